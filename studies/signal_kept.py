@@ -115,7 +115,7 @@ def draw(panels: Sequence[Any], stored: Stored) -> None:
         axes.set_ylabel("signal kept")
     for axes in panels[3:]:
         axes.set_xlabel("noise of a token, sd")
-    panels[0].legend(loc="lower left", fontsize=8)
+    panels[0].legend(loc="lower left", labelspacing=0.2)
 
 
 def written(stored: Stored) -> dict[Path, str]:

@@ -100,10 +100,14 @@ def verdicts(every: Sequence[Claim]) -> str:
     return f"{heading(every)}\n\n{table(('verdict', 'claim', 'difference', 'paper'), rows)}"
 
 
+def about_learning(every: Sequence[Claim]) -> list[Claim]:
+    """The claims about what a policy learns, which alone count in headlines."""
+    return [claim for claim in every if claim.effect.kind == "learning"]
+
+
 def heading(every: Sequence[Claim]) -> str:
     """The counts of the verdicts. Only claims about learning are in the heading."""
-    learning = [claim for claim in every if claim.effect.kind == "learning"]
-    besides = []
+    learning, besides = about_learning(every), []
     for kind in ("mechanism", "exact"):
         if own := [claim for claim in every if claim.effect.kind == kind]:
             besides.append(f"{counted(len(own), f'{kind} claim')}: {_counts(own)}")
@@ -117,9 +121,9 @@ def _counts(claims: Sequence[Claim]) -> str:
 
 
 def picture(every: Sequence[Claim]) -> str:
-    """The forest plot of all claims."""
+    """The forest plot of the claims about learning."""
     alt = f"{heading(every).splitlines()[0].removeprefix('## ')}; each with its difference and its 95 % interval"
-    return forest([claim.row for claim in every], alt)
+    return forest([claim.row for claim in about_learning(every)], alt)
 
 
 def _link(claim: Claim) -> str:

@@ -9,6 +9,8 @@ from groupwise.core import WorkerLost
 __all__ = ["Exchange", "replay", "sent_bytes"]
 
 SEND, RECEIVE = "send", "recv_"
+MESSAGE = "message"
+"""A send of bytes: a message of rank 0 that a rank passes on. It counts apart from tensors."""
 GATHER, SWAP = "allgather_", "alltoall_base_"
 
 
@@ -51,7 +53,8 @@ def sent_bytes(exchanges: Sequence[Exchange]) -> Counter[str]:
     """The bytes that a rank sends, by operation."""
     counts: Counter[str] = Counter()
     for each in exchanges:
-        counts[each.operation] += each.sent
+        is_message = each.operation == SEND and each.dtype == "uint8"
+        counts[MESSAGE if is_message else each.operation] += each.sent
     return counts
 
 

@@ -454,6 +454,7 @@ def test_a_share_of_the_stored_runs_is_repeated_and_compared(tmp_path: Path, mon
     [
         (["--fresh", "x"], "go together"),
         (["--share", "0.1", "--draw-seed", "1"], "go together"),
+        (["--page", "--share", "0.1"], "go together"),
         (["--fresh", "x", "--share", "2", "--draw-seed", "1"], "at most 1"),
         (["--page", "--base-seed", "7"], "take one"),
     ],

@@ -117,7 +117,9 @@ class Host:
     def power_off(self) -> None:
         """End all processes of the host at once. What their connections still send is on the cable: cut it before."""
         self._boot.kill()
-        self._boot.communicate()
+        self._boot.wait()
+        assert self._boot.stdout
+        self._boot.stdout.close()
 
     def words(self, command: Sequence[str], directory: Path) -> list[str]:
         """The command of this machine that runs a command on the host, in a directory."""

@@ -6,7 +6,9 @@ import signal
 import socket
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -24,7 +26,16 @@ from groupwise.config.resolve_devices import resolved
 from groupwise.config.user_code import UserCode
 from groupwise.core import MissingRequirement, Usage, WorkerLost
 from groupwise.engines import Served
-from groupwise.learner.rank_store import CALL, call_ranks, host_store, join_store, release_ranks, wait_for_call
+from groupwise.learner.rank_store import (
+    ASKS,
+    CALL,
+    Store,
+    call_ranks,
+    host_store,
+    join_store,
+    release_ranks,
+    wait_for_call,
+)
 from groupwise.training import rank_worker
 from groupwise.training.rank_worker import named_by
 from tests.processes import PATIENCE
@@ -49,7 +60,6 @@ def free_port() -> str:
         ({"WORLD_SIZE": "4"}, "WORLD_SIZE is 4, and cluster.ranks is 2"),
         ({"RANK": "2"}, "RANK is 2 of 2"),
         ({"MASTER_PORT": "70000"}, "MASTER_PORT is 70000"),
-        ({"TORCHELASTIC_USE_AGENT_STORE": "True", "TORCHELASTIC_RESTART_COUNT": "one"}, "is no number"),
     ],
 )
 def test_wrong_variables_of_a_rank_are_refused(wrong: dict[str, str], message: str) -> None:
@@ -290,17 +300,39 @@ def test_torchrun_continues_the_run_of_a_killed_rank(one: tuple[bytes, bytes], t
         assert not restarts or files(run) == one
 
 
+def stores_of_a_start(port: int) -> list[Store]:
+    """The stores of two ranks that torchrun's agent at a port has started together."""
+    ranks = [ExternalRank(rank, "127.0.0.1", port, agent=True) for rank in (0, 1)]
+    with ThreadPoolExecutor(2) as pool:
+        return [*pool.map(lambda rank: rank.store(2, PATIENCE), ranks)]
+
+
 def test_a_restart_finds_the_run_of_an_earlier_start_and_no_other_key_of_it(tmp_path: Path) -> None:
+    """The environment does not say on all hosts how many starts there were."""
     agent = host_store(2)
-    first, second = (ExternalRank(0, "127.0.0.1", agent.port, restart_count=restarts) for restarts in (0, 1))
-    assert first.recorded_run(2, PATIENCE) is None and second.recorded_run(2, PATIENCE) is None
-    first.record_run(tmp_path, 2, PATIENCE)
-    call_ranks(first.store(2, PATIENCE))
-    assert wait_for_call(first.store(2, PATIENCE))
-    assert second.recorded_run(2, PATIENCE) == tmp_path
-    assert not second.store(2, PATIENCE).check([CALL])
-    release_ranks(second.store(2, PATIENCE))
-    assert not wait_for_call(second.store(2, PATIENCE)), "rank 0 has ended, and the agent's store has not"
+    rank = ExternalRank(0, "127.0.0.1", agent.port, agent=True)
+    assert rank.recorded_run(2, PATIENCE) is None
+    rank.record_run(tmp_path, 2, PATIENCE)
+    zero, one = stores_of_a_start(agent.port)
+    call_ranks(zero)
+    assert wait_for_call(one) and rank.recorded_run(2, PATIENCE) == tmp_path
+    zero, one = stores_of_a_start(agent.port)
+    assert not zero.check([CALL]) and not one.check([CALL])
+    release_ranks(zero)
+    assert not wait_for_call(one), "rank 0 has ended, and the agent's store has not"
+
+
+def test_a_start_waits_for_its_own_processes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A rank that was ended before it had its answer does not count as one of the next start."""
+    agent = host_store(2)
+    agent.set(f"{ASKS}/1", "a process that is gone")
+    monkeypatch.setattr("groupwise.cluster.external.START", timedelta(seconds=0.1))
+    with pytest.raises(WorkerLost, match=r"rank 1: not ready after 0\.1 s"):
+        ExternalRank(0, "127.0.0.1", agent.port, agent=True).store(2, PATIENCE)
+    monkeypatch.undo()
+    zero, one = stores_of_a_start(agent.port)
+    call_ranks(zero)
+    assert wait_for_call(one)
 
 
 @pytest.mark.kill

@@ -80,7 +80,9 @@ def test_the_trainer_of_trl_is_answered_with_the_dictionary(name: str) -> None:
         ("Segments", "from groupwise.data import Segments"),
     ],
 )
-def test_another_name_is_no_attribute_and_both_ways_to_use_it_have_the_advice(name: str, advice: str) -> None:
+def test_another_name_is_no_attribute_and_both_ways_to_use_it_have_the_advice(
+    name: str, advice: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert not hasattr(groupwise, name) and getattr(groupwise, name, None) is None
     with pytest.raises(AttributeError) as caught:
         getattr(groupwise, name)
@@ -89,6 +91,7 @@ def test_another_name_is_no_attribute_and_both_ways_to_use_it_have_the_advice(na
     assert str(imported.value) == str(caught.value) == f"groupwise has no attribute {name!r}; {advice}"
     with pytest.raises(ImportError, match="cannot import name 'xyzzy'"):
         exec("from groupwise import xyzzy")
+    monkeypatch.delattr(groupwise, "advantages", raising=False)  # as before its import
     exec("from groupwise import advantages")  # near the name `advantage`, and a room
 
 

@@ -11,12 +11,12 @@ SECONDS = 60.0
 class Proxy:
     """A context with a proxy to a port of this host, in a thread. Its address is `port`.
 
-    Once `most` bytes have arrived from the client of a connection, and none was dropped before, that connection is
-    dropped: it stays open on both sides, and nothing passes any more.
+    Once `most` bytes have arrived from the client of the connection `number`, counted from 1, it is dropped: it stays
+    open on both sides, and nothing passes any more.
     """
 
-    def __init__(self, target: int, most: int) -> None:
-        self._target, self._most = target, most
+    def __init__(self, target: int, most: int, number: int) -> None:
+        self._target, self._most, self._number = target, most, number
         self.connections, self.dropped = 0, 0
         self._ready = threading.Event()
         self._thread = threading.Thread(target=lambda: asyncio.run(self._serve()))
@@ -40,6 +40,7 @@ class Proxy:
 
     async def _connect(self, reader: StreamReader, writer: StreamWriter) -> None:
         self.connections += 1
+        drops = self.connections == self._number
         passes, arrived = asyncio.Event(), 0
         passes.set()
         far_reader, far_writer = await asyncio.open_connection("127.0.0.1", self._target)
@@ -48,7 +49,7 @@ class Proxy:
             nonlocal arrived
             while data := await source.read(1 << 16):
                 arrived += len(data) if counted else 0
-                if arrived > self._most and not self.dropped:
+                if drops and arrived > self._most:
                     self.dropped = 1
                     passes.clear()
                 await passes.wait()

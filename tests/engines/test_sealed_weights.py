@@ -1,18 +1,34 @@
-"""Weights in sealed memory: equal to the file's, immutable, freed with their last user; the file where it cannot be."""
+"""Weights in sealed memory: equal to the file's, immutable, freed with their version; the file where it cannot be."""
 
+import gc
 import os
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 import torch
+from torch import Tensor
 
 from groupwise.core import Storage
-from groupwise.engines import EngineAccess, Served, WeightsFile, read_weights, write_weights
+from groupwise.engines import (
+    EngineAccess,
+    Fleet,
+    NativeEngine,
+    RemoteEngine,
+    Served,
+    WeightsFile,
+    WeightsFilesDirectory,
+    WeightsProbe,
+    read_weights,
+    write_weights,
+)
 from groupwise.engines.remote import shared_memory_weights
 from groupwise.engines.remote.shared_memory_weights import SEALED, can_seal
 from groupwise.engines.remote.weights_file import seal_weights
-from tests.engines.lines import weights
-from tests.rollout.fakes import decoder
+from groupwise.models import Decoder
+from tests.engines.lines import blank, changed, remote, run, weights
+from tests.rollout.fakes import decoder, without_end_token
 
 
 def test_they_have_the_bytes_of_the_file(tmp_path: Path) -> None:
@@ -41,15 +57,80 @@ def test_nobody_can_change_them_and_a_step_of_the_learner_does_not() -> None:
     assert all(torch.equal(x, before[name]) for name, x in read_weights(memory.path, SEALED).items())
 
 
-def test_memory_is_freed_when_the_last_engine_has_read_it() -> None:
+def test_memory_is_freed_and_an_engine_keeps_what_it_has_mapped() -> None:
     memory = seal_weights(1, weights(decoder()))
-    path, read = memory.path, read_weights(memory.path, SEALED)
-    inode = os.stat(path).st_ino
+    read, inode = read_weights(memory.path, SEALED), os.stat(memory.path).st_ino
     memory.remove()
-    assert os.stat(path).st_ino == inode, "an engine may be reading it"
-    del memory
-    assert not path.exists() or os.stat(path).st_ino != inode
-    assert sum(x.abs().sum() for x in read.values()) > 0
+    memory.remove()
+    assert inode not in sealed_memory(1).values()
+    assert sum(x.abs().sum() for x in read.values()) > 0, "an engine has mapped it"
+
+
+@pytest.fixture
+def no_garbage_collection() -> Iterator[None]:
+    gc.disable()
+    yield
+    gc.enable()
+
+
+@pytest.mark.usefixtures("no_garbage_collection")
+def test_the_memory_of_a_version_ends_with_the_next_one_though_an_engine_failed(tmp_path: Path) -> None:
+    """Frames of the error, which names the cause of a later loss, too, refer to the weights that it loaded."""
+    model = decoder()
+    starts: list[int] = []
+
+    class Fails(NativeEngine):
+        async def load(self, version: int, weights: Mapping[str, Tensor]) -> None:
+            raise MemoryError("no room for the weights")
+
+    def start(number: int) -> Awaitable[RemoteEngine]:
+        starts.append(number)
+        return remote(blank(Fails if len(starts) == 1 else NativeEngine))
+
+    async def go() -> None:
+        group = in_memory_fleet(tmp_path, model, start)
+        await group.load(101, weights(model))
+        assert len(starts) == 2 and len(sealed_memory(101)) == 1
+        await group.load(102, changed(model))
+        assert not sealed_memory(101) and len(sealed_memory(102)) == 1
+
+    run(go())
+    assert not sealed_memory(102), "the engines ended with their event loop"
+
+
+@pytest.mark.usefixtures("no_garbage_collection")
+def test_a_fleet_without_engines_keeps_no_memory(tmp_path: Path) -> None:
+    model = decoder()
+    fleets: list[Fleet] = []
+
+    async def start(number: int) -> RemoteEngine:
+        raise Storage("no process starts")
+
+    async def go() -> None:
+        fleets.append(in_memory_fleet(tmp_path, model, start))
+        for version in (201, 202):  # the second one comes when all engines are given up
+            with pytest.raises(Storage, match="no engine is left"):
+                await fleets[0].load(version, weights(model))
+            assert not sealed_memory(version)
+
+    run(go())
+
+
+def in_memory_fleet(path: Path, model: Decoder, start: Callable[[int], Awaitable[RemoteEngine]]) -> Fleet:
+    """A fleet of one engine, which maps the weights."""
+    probe = WeightsProbe(model, without_end_token(), 1e-3)
+    exchange = WeightsFilesDirectory(path)
+    return Fleet(start, 1, exchange=exchange, probe=probe, max_num_seqs=8, restarts=1, in_memory=True)
+
+
+def sealed_memory(version: int) -> dict[str, int]:
+    """This process's descriptors of the memory of a version, each with its inode."""
+    name, found = f"groupwise-weights-{version:06d}", dict[str, int]()
+    for descriptor in os.listdir("/proc/self/fd"):
+        with suppress(OSError):  # that of the listing itself is closed
+            if name in os.readlink(f"/proc/self/fd/{descriptor}"):
+                found[descriptor] = os.stat(f"/proc/self/fd/{descriptor}").st_ino
+    return found
 
 
 def test_a_file_that_may_change_is_not_taken_for_memory(tmp_path: Path) -> None:

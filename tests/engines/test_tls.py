@@ -89,8 +89,10 @@ def test_an_engine_on_another_host_gives_the_bits_of_the_native_one(
         async with served(blank(), IncomingWeightsStore(exchange, 1 << 20)) as address:
             client = await RemoteEngine.connect(address, secret=SECRET, expected=IDENTITY)
             found = await go(client)
-            assert not [*exchange.path.iterdir()]
+            assert [path.name[:9] for path in exchange.path.iterdir()] == ["received-"]  # for other engines of the host
             client.close()
+            while [*exchange.path.iterdir()]:
+                await asyncio.sleep(0.001)
         return found
 
     assert run(over_tls()) == run(go(engine(decoder())))
@@ -107,24 +109,27 @@ def test_weights_that_are_damaged_out_of_order_or_too_many_are_refused(tmp_path:
             client = await RemoteEngine.connect(address, secret=SECRET)
             with pytest.raises(Storage, match="not the file that was written"):
                 await client.fetch(WeightsFile(3, file.path, "0" * 64))
-            load = {"version": 3, "sha256": file.sha256, "size": size}
+            load = {"sha256": file.sha256, "size": size, "trainer": client._trainer}
             for part, arguments, kind, reason in (
                 (b"x", {"offset": 5}, ValueError, "first part did not arrive"),
                 (b"x" * 9, {"offset": 0, "size": 8}, ValueError, "a part of 9 bytes at 0"),
                 (b"", {"offset": 0}, ValueError, "a part of 0 bytes"),
                 (b"x", {"offset": 0, "size": 1 << 40}, Usage, "not the weights of this engine's model"),
                 (b"x", {"offset": 0, "size": -1}, ValueError, "size is -1"),
+                (b"x", {"offset": 0, "sha256": "../" + "0" * 61}, ValueError, "64 hexadecimal digits"),
+                (b"x", {"offset": 0, "trainer": "another"}, EngineLost, "by the trainer that loads them"),
                 (b"", {"file": str(file.path)}, ValueError, "offset"),
             ):
                 with pytest.raises(kind, match=reason):
-                    await client._call("load", part, **{**load, **arguments})
-            await client._call("load", b"x", **load, offset=0)
+                    await client._call("upload", part, **{**load, **arguments})
+            assert not [*exchange.path.iterdir()]
+            await client._call("upload", b"x", **load, offset=0)
             assert len([*exchange.path.iterdir()]) == 1
             with pytest.raises(ValueError, match="1 of"):
-                await client._call("load", b"x", **load, offset=2)
+                await client._call("upload", b"x", **load, offset=2)
             with pytest.raises(EngineLost, match="no complete weights"):
                 await client.sample(request())
-            await client._call("load", b"x", **load, offset=0)
+            await client._call("upload", b"x", **load, offset=0)
             client.close()
             while [*exchange.path.iterdir()]:
                 await asyncio.sleep(0.001)
@@ -324,18 +329,40 @@ def test_strangers_are_few_and_keep_nobody_out(secure: bool, monkeypatch: pytest
     run(go())
 
 
-def test_the_host_with_most_strangers_loses_its_oldest() -> None:
-    ends = [socket.socketpair() for _ in range(5)]
-    for _, theirs in ends:
-        theirs.setblocking(False)  # the end of a connection that is still open is an error, no wait
-    strangers = {ours: host for (ours, _), host in zip(ends, "abbba")}
-    for expected in (1, 0, 2):
-        listening.drop_one(strangers)
-        assert ends[expected][1].recv(1) == b"" and ends[expected][0] not in strangers
-    assert [*strangers] == [ends[3][0], ends[4][0]]
+def room_for(monkeypatch: pytest.MonkeyPatch, *, all_together: int, of_one_source: int) -> None:
+    monkeypatch.setattr(listening, "STRANGERS", all_together)
+    monkeypatch.setattr(listening, "FROM_ONE_SOURCE", of_one_source)
+
+
+def ended_by(sources: str, *newcomers: str) -> list[int | None]:
+    """Which of the connections from these sources, one letter each, is ended by each newcomer; None for none."""
+    ends = [socket.socketpair() for _ in sources]
+    strangers = {ours: source for (ours, _), source in zip(ends, sources)}
+    ended: list[int | None] = []
+    for newcomer in newcomers:
+        before = [*strangers]
+        listening.make_room(strangers, newcomer)
+        gone = [index for index, (ours, _) in enumerate(ends) if ours in before and ours not in strangers]
+        for index, (_, theirs) in enumerate(ends):
+            theirs.setblocking(False)
+            if index in gone:
+                assert theirs.recv(1) == b""
+        ended.append(gone[0] if gone else None)
+        assert len(gone) <= 1
     for pair in ends:
         for end in pair:
             end.close()
+    return ended
+
+
+def test_the_host_with_most_strangers_loses_its_oldest(monkeypatch: pytest.MonkeyPatch) -> None:
+    room_for(monkeypatch, all_together=3, of_one_source=3)
+    assert ended_by("abbba", "c", "c", "c", "c") == [1, 0, 2, None]
+
+
+def test_a_source_address_has_few_of_the_places_of_strangers(monkeypatch: pytest.MonkeyPatch) -> None:
+    room_for(monkeypatch, all_together=100, of_one_source=3)
+    assert ended_by("abaab", "a", "b", "c") == [0, None, None]
 
 
 def test_a_connection_that_is_closed_at_once_is_no_missing_engine() -> None:

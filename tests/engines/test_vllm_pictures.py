@@ -13,14 +13,16 @@ from pathlib import Path
 import pytest
 import torch
 
-from groupwise.core import Usage
+from groupwise.core import MissingRequirement, Usage
 from groupwise.data import Generation, GenerationRequest, Picture, Sampling
 from groupwise.data.pictures import hash_of_pictures
 from groupwise.engines import EngineAccess, Fleet, NativeEngine, Vllm
 from groupwise.engines.vllm.vllm_pictures import ARCHITECTURES, PicturePlacer
-from groupwise.engines.vllm.vllm_python_environment import DEFAULT_PYTHON, child_environment
+from groupwise.engines.vllm.vllm_python_environment import DEFAULT_PYTHON, check_torchvision, child_environment
+from groupwise.engines.vllm.vllm_replicas import NEED_TORCHVISION
 from groupwise.models import Tokenizer, find_template, pixels_of_picture
 from groupwise.models.vision.processor import IMAGE
+from groupwise.models.vision.qwen_processor import END, PAD, START
 from tests.engines.test_vllm import ROUNDING, calculator, equal, gap, run
 from tests.models.vision_directories import noise, tiny_vision, vision_directory
 
@@ -28,7 +30,17 @@ pytestmark = [pytest.mark.vllm, pytest.mark.timeout(1200)]
 
 PYTHON = str(Path(DEFAULT_PYTHON).absolute())
 ACCESS = EngineAccess(python=PYTHON)
-FAMILIES = [("idefics3", True), ("smolvlm", False)]  # for Qwen2.5-VL vLLM needs torchvision for its torch
+FAMILIES = [("idefics3", True), ("smolvlm", False), ("qwen2_5_vl", False)]
+
+
+@pytest.fixture(autouse=True)
+def torchvision(request: pytest.FixtureRequest) -> None:
+    """Skips where a family needs torchvision, and no index had the build that belongs to the environment's torch."""
+    if "family" in request.fixturenames and request.getfixturevalue("family") in NEED_TORCHVISION:
+        try:
+            check_torchvision(PYTHON)
+        except MissingRequirement as missing:
+            pytest.skip(f"not run: {missing}")
 
 
 def asked(
@@ -68,7 +80,7 @@ def test_answers_and_scores_are_those_of_the_native_engine_before_and_after_a_lo
         assert gap_of(scores[0], scores[1]) > 100 * ROUNDING, "equal tokens, another picture"
         with torch.no_grad():
             for name, weight in model.named_parameters():
-                if "vision" in name or "connector" in name:
+                if any(part in name for part in ("vision", "visual", "connector")):
                     weight.mul_(1.5)
         await native.load(1, dict(model.state_dict()))
         await fleet.load(1, dict(model.state_dict()))
@@ -85,7 +97,7 @@ import numpy as np
 from vllm.config import ModelConfig
 from vllm.multimodal import MULTIMODAL_REGISTRY
 directory, ids, pictures, overrides = json.loads(sys.argv[1])
-config = ModelConfig(model=directory, dtype="float32", hf_overrides=overrides)
+config = ModelConfig(model=directory, dtype="float32", hf_overrides=overrides, mm_device_do_normalize=False)
 processor = MULTIMODAL_REGISTRY.create_processor(config)
 from PIL import Image
 images = [Image.fromarray(np.array(p, np.uint8)) for p in pictures]
@@ -102,12 +114,13 @@ print(json.dumps([found["prompt_token_ids"], places, [item["pixel_values"].flatt
 def test_vllm_would_expand_a_prompt_to_our_tokens_and_pixels(family: str, split: bool, tmp_path: Path) -> None:
     directory = tmp_path / "model"
     shutil.copytree(vision_directory(family, split=split, wide=True), directory)
-    # As checkpoints have it: transformers' default is the number of another model.
-    (directory / "processor_config.json").write_text(json.dumps({"image_seq_len": 4}))
+    if family not in NEED_TORCHVISION:  # as checkpoints have it: transformers' default is the number of another model
+        (directory / "processor_config.json").write_text(json.dumps({"image_seq_len": 4}))
     model, tokenizer = tiny_vision(family, dtype=torch.float32, split=split, wide=True)
     pictures = (noise(1), noise(2, width=24, height=16))
     context = asked(tokenizer, *pictures).context
-    ids = tokenizer.encode_template(f"user:{IMAGE}{IMAGE}red\na:")
+    place = f"{START}{PAD}{END}" if family in NEED_TORCHVISION else IMAGE
+    ids = tokenizer.encode_template(f"user:{place}{place}red\na:")
     overrides = {"architectures": [ARCHITECTURES[family]]} if family in ARCHITECTURES else {}
     request = json.dumps([str(directory), ids, [pixels_of_picture(p).tolist() for p in pictures], overrides])
     output = subprocess.run(

@@ -25,7 +25,7 @@ from groupwise.engines.remote.replica import ReplicaProgram, ReplicaSettings
 from groupwise.engines.remote.replica_devices import on_device
 from groupwise.engines.remote.served_settings import EngineRequirements
 from groupwise.engines.vllm import vllm_program, vllm_replicas
-from groupwise.engines.vllm.vllm_engine import VllmSettings, keyed_sample
+from groupwise.engines.vllm.vllm_engine import VllmSettings, WorkerExtension, keyed_sample
 from groupwise.engines.vllm.vllm_python_environment import (
     DEFAULT_PYTHON,
     IN_THE_WAY,
@@ -38,6 +38,9 @@ from groupwise.engines.vllm.vllm_python_environment import (
 from groupwise.engines.vllm.vllm_replicas import OWN_GPU
 from groupwise.engines.vllm.vllm_requests import BLOCK, RequestRandomKey, cache_bytes, generation, sampling_arguments
 from groupwise.models import find_model, lineage
+from groupwise.models.decoder.decoder import rotary, rotated
+from groupwise.models.decoder.rope_scaling import YarnRopeScaling
+from groupwise.models.language_files import write_fresh
 from tests.engines.lines import blank, changed, remote, weights
 from tests.rollout.fakes import decoder, engine, generate, logits, request, without_end_token
 from tests.rollout.fakes import tokenizer as letters
@@ -122,6 +125,22 @@ def test_the_sampler_draws_the_native_engines_tokens(sampling: Sampling) -> None
     assert logp[range(8), tokens[:8]].tolist() == pytest.approx([found.logp[0] for found in expected], abs=1e-5)
 
 
+def test_queries_and_keys_turn_by_the_learners_angles(tmp_path: Path) -> None:
+    """In vLLM's layout: cosines, then sines. Far positions, and a scaling of rotary positions."""
+    scaling = YarnRopeScaling(factor=4.0, original_max_position_embeddings=1024)
+    shape = decoder(head_dim=32, max_positions=4096, rope_scaling=scaling, model_family="qwen3").shape
+    write_fresh(shape, tmp_path, tokenizer=letters())
+    layer, worker, table = torch.nn.Module(), WorkerExtension(), torch.zeros(4096, 32)
+    layer.register_buffer("cos_sin_cache", table)
+    worker.model_runner = SimpleNamespace(model=torch.nn.Sequential(layer))
+    worker.use_rotary_table(str(tmp_path))
+    x, (cos, sin) = torch.randn(4096, 32), table.chunk(2, -1)
+    first, second = x.chunk(2, -1)
+    found = torch.cat([first * cos - second * sin, second * cos + first * sin], -1)
+    expected = rotated(x[:, None].double(), rotary(torch.arange(4096), shape, torch.float64))[:, 0]
+    assert (found - expected).abs().max() < 2e-6
+
+
 def test_the_cache_holds_one_whole_sequence_and_at_most_what_the_rows_need() -> None:
     shape = decoder(head_dim=32, max_positions=100).shape
     per_token = 2 * shape.layers * shape.kv_heads * 32 * 4
@@ -162,7 +181,7 @@ def test_torchvision_of_the_same_build_is_accepted_and_qwen_needs_it(tmp_path: P
     check_torchvision(str(tmp_path / "python"))
     with pytest.raises(MissingRequirement, match="imports torchvision for this model") as caught:
         check_torchvision(interpreter(tmp_path / "python", TESTED))
-    assert "torch 2.13.0+cpu" in caught.value.fix and "--engine.kind Native" in caught.value.fix
+    assert "install --no-deps torchvision==0.28.0+cpu\nor use --engine.kind Native" in caught.value.fix
 
 
 def test_a_missing_interpreter_and_one_that_prints_something_else_are_refused(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""The wire: six verbs, bounds, an unknown protocol, closed connections and garbage."""
+"""The wire: its verbs, bounds, an unknown protocol, closed connections and garbage."""
 
 import asyncio
 import json
@@ -20,6 +20,7 @@ from groupwise.engines import EngineIdentity, RemoteEngine, read_weights, write_
 from groupwise.engines.remote.server import bound
 from groupwise.engines.remote.wire import (
     LARGEST_REQUEST,
+    MOST_PARTS,
     PROTOCOL,
     encode,
     error_json,
@@ -222,10 +223,11 @@ JSON = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
     max_leaves=8,
 )
-VERB = st.sampled_from(["hello", "sample", "score", "load", "prefill", "cancel", "quit"])
+VERB = st.sampled_from(["hello", "sample", "score", "upload", "load", "prefill", "cancel", "quit"])
 FIELD = st.sampled_from(
-    ["request", "context", "tokens", "temperature", "version", "file", "sha256", "contexts", "of", "bytes", "part"]
-)
+    ["request", "context", "tokens", "temperature", "version", "file", "sha256", "contexts", "of", "bytes", "part",
+     "size", "offset", "trainer"]
+)  # fmt: skip
 MESSAGE = st.builds(
     lambda number, verb, fields: {"id": number, "do": verb, **fields},
     st.integers(-1, 3), VERB, st.dictionaries(FIELD, JSON, max_size=4),
@@ -256,6 +258,27 @@ def test_garbage_on_one_connection_changes_no_other(frames: list[bytes], greeted
         assert (await good.score((1, 2), (3,))) == (-2.0,)
 
     run(go())
+
+
+def test_more_unanswered_parts_than_the_window_end_their_connection() -> None:
+    """Else one client could fill the engine's memory, whatever the verb."""
+
+    async def endless(_: GenerationRequest) -> tuple[int, ...]:
+        await asyncio.sleep(1000)
+        return ()
+
+    async def go() -> dict[str, Any]:
+        reader, writer = await pair(server(FakeEngine(endless)).connection)
+        writer.write(HELLO)
+        assert await read_message(reader, 1 << 20)
+        for i in range(MOST_PARTS + 1):
+            writer.write(encode({**GOOD, "id": i}, b"part"))
+        reply = await read_message(reader, 1 << 20)
+        assert reply is not None and await read_message(reader, 1 << 20) is None
+        return reply
+
+    reply = run(go())
+    assert reply["id"] is None and f"more than {MOST_PARTS} parts" in reply["error"]["what"]
 
 
 def test_only_one_connection_loads_weights(tmp_path: Path) -> None:

@@ -14,12 +14,15 @@ from tests.kill.test_engines import SMALL
 
 pytestmark = pytest.mark.kill
 
-WEIGHTS = 4 * 223_520
-"""The bytes of the packaged model's weights, which are sent first."""
+BYTES = 20_000
+"""Bytes after which a connection is dropped. The packaged model has 894,080 bytes."""
+CONNECTIONS = {"requests": 2, "weights": 3}
+"""The numbers of connections: the first one looks whether the engine is there."""
 
 
+@pytest.mark.parametrize("dropped_one", CONNECTIONS)
 def test_an_engine_takes_the_new_connection_of_its_trainer_for_the_dropped_one(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    dropped_one: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     secret = tmp_path / "secret"
     secret.write_text("s" * 64)
@@ -30,7 +33,7 @@ def test_an_engine_takes_the_new_connection_of_its_trainer_for_the_dropped_one(
         assert process.stdout
         address = TlsAddress.parse(process.stdout.readline().split("served at ")[1].partition(";")[0])
         assert address
-        with Proxy(address.port, WEIGHTS + 20_000) as proxy:
+        with Proxy(address.port, BYTES, CONNECTIONS[dropped_one]) as proxy:
             there = f"127.0.0.1:{proxy.port}#sha256={address.fingerprint}"
             engine = Served(replicas=0, addresses=(there,), deadline=5.0, max_restarts=9)
             dropped = gw.train(

@@ -20,6 +20,8 @@ TEMPLATE = (
     "{{ part.text }}{% endif %}{% endfor %}{{ '\n' }}{% endfor %}{% if add_generation_prompt %}a:{% endif %}"
 )
 """A chat template in the manner of SmolVLM's."""
+VIDEO = "<|video_pad|>"
+"""A token that Qwen2.5-VL's tokenizer and configuration have for videos."""
 QWEN_TEMPLATE = TEMPLATE.replace("<image>", f"{START}{PAD}{PICTURE_END}")
 """One in the manner of Qwen2.5-VL's."""
 
@@ -73,7 +75,7 @@ def qwen_config(vocabulary: dict[str, int], *, wide: bool) -> Any:
         **({**WIDE, "use_sliding_window": False} if wide else {}),
     }  # fmt: skip
     return Qwen2_5_VLConfig(
-        vision_config=vision, text_config=text, image_token_id=vocabulary[PAD], video_token_id=len(vocabulary) - 1,
+        vision_config=vision, text_config=text, image_token_id=vocabulary[PAD], video_token_id=vocabulary[VIDEO],
         vision_start_token_id=vocabulary[START], vision_end_token_id=vocabulary[PICTURE_END],
     )  # fmt: skip
 
@@ -89,7 +91,7 @@ def vision_directory(family: str = "idefics3", *, split: bool = False, wide: boo
     qwen = family == "qwen2_5_vl"
     fast = picture_tokenizer()
     fast.add_special_tokens(
-        [PAD, START, PICTURE_END] if qwen else [f"<row_{i}_col_{j}>" for i in (1, 2) for j in (1, 2)]
+        [PAD, START, PICTURE_END, VIDEO] if qwen else [f"<row_{i}_col_{j}>" for i in (1, 2) for j in (1, 2)]
     )
     vocabulary = fast.get_vocab()
     tokenizer = Tokenizer.of(fast, [vocabulary[END]])

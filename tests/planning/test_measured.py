@@ -55,6 +55,17 @@ def test_a_run_of_several_processes_is_refused(changes: dict[str, Any], tmp_path
     assert caught.value.fix
 
 
+def test_a_run_with_engines_on_other_hosts_gives_the_rate_of_sending_weights(tmp_path: Path) -> None:
+    """Two hosts got 30 MB each, at a time; later one got them again. The seconds of its phases are not one device's."""
+    bytes_, taken = "engine/sent_bytes", "engine/send_seconds"
+    sent: list[dict[str, float]] = [{bytes_: 60e6, taken: 0.5}, {}, {bytes_: 30e6, taken: 0.1}]
+    run = stored(tmp_path / "two hosts", [{**seconds(1, 1), **line} for line in sent])
+    machines = calibrated(EIGHT, run, replace(RECIPE, engine=Served()), SHAPE, 100)
+    assert machines.publish_bandwidth_gb_s == pytest.approx(0.15)
+    assert machines.rates_source == "made up; weights sent at 0.15 GB/s to a host, measured in two hosts"
+    assert (machines.sampling_time_factor, machines.learning_time_factor) == (1.0, 1.0)
+
+
 def test_a_run_without_an_iteration_is_refused(tmp_path: Path) -> None:
     with pytest.raises(Usage, match="no iteration with timings"):
         calibrated(EIGHT, stored(tmp_path / "run", [{"seconds": 1.0}]), RECIPE, SHAPE, 100)

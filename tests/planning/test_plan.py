@@ -206,6 +206,9 @@ def test_seconds_by_hand() -> None:
     assert times.decode_step_seconds == pytest.approx(5e-3 + 2 * WEIGHTS / 20e9)
     assert times.decode_row_seconds == pytest.approx(125 * 4 * 2 * 32 * 2 / 20e9 + forward / 2e12)
     assert times.publish_seconds == pytest.approx(2 * WEIGHTS / 1e9)
+    measured = replace(EIGHT, publish_bandwidth_gb_s=0.25)  # to each host of engines, to all at a time
+    engine = ProcessWork(has_learner=False, tensor_parallel=2)
+    assert times_of(RECIPE, SHAPE, measured, lengths, engine).publish_seconds == pytest.approx(2 * WEIGHTS / 0.25e9)
     assert passes(RECIPE) == 4  # forward, backward, and the old log-probs of two minibatches
     assert learning_seconds(RECIPE, SHAPE, EIGHT, lengths, 1) == pytest.approx(4 * forward / 1e12)
     quick = replace(EIGHT, link_bandwidth_gb_s=10.0)
@@ -320,6 +323,17 @@ def test_a_plan_has_one_trial_for_each_lag() -> None:
         "made up",
     ):
         assert words in text
+
+
+def test_the_plan_names_the_rate_of_sending_weights_and_its_basis() -> None:
+    def line(machines: PlannedMachines) -> str:
+        found = [text for text in plan_lines(plan_run(RECIPE, SHAPE, machines, 100)) if "publishing sends" in text]
+        return found[0] if found else ""
+
+    expected = "publishing sends one copy of the weights to each host of engines, to all at a time: "
+    assert line(EIGHT) == expected + "1 GB/s (assumed: the link's)"
+    assert line(replace(EIGHT, publish_bandwidth_gb_s=0.25)) == expected + "0.25 GB/s (measured or given)"
+    assert line(replace(EIGHT, device_count=1)) == ""
 
 
 def test_a_plan_of_one_device_is_synchronous() -> None:

@@ -102,6 +102,8 @@ def test_each_split_of_a_plan_is_accepted_and_uses_every_device(name: str) -> No
                 assert len(learners) == placement.learner_devices and len(engines) == placement.generator_devices
                 assert sorted({*learners, *engines}) == [*range(count)]
                 assert placement.together or not {*learners} & {*engines}
+                colocated = isinstance(recipe.engine, Served) and recipe.engine.placement == "colocated"
+                assert colocated == (placement.together and count > 1)
                 labels.add(placement.label)
     alone = {f"{count - 1} generate, 1 learn" for count in COUNTS[1:]}
     assert labels >= ({"1 do both"} if name == "stored answers as drafts" else {"8 do both", *alone}), labels

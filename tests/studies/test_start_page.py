@@ -14,6 +14,7 @@ from tools.start_page import FOREST, LENGTHS, PAGE
 
 from groupwise.certificates.studies import read_results
 from studies import __main__ as command
+from studies import signal_kept
 
 HOME = Path(__file__).parents[2]
 SVG = "{http://www.w3.org/2000/svg}"
@@ -102,6 +103,14 @@ def test_methods_at_one_rate_are_undecided_and_say_so(stored: list[Claim]) -> No
     assert any(claim.verdict != "undecided" for claim in stored)
 
 
+def test_only_claims_about_learning_are_in_the_plot(stored: list[Claim]) -> None:
+    svg = picture(stored)
+    texts = [(e.text or "").rstrip(" †*") for e in elements(svg, "text")]
+    assert {claim.text for claim in stored if claim.text in texts} == {
+        claim.text for claim in stored if claim.effect.kind == "learning"
+    }
+
+
 def test_the_stored_plot_is_that_of_the_stored_results(stored: list[Claim]) -> None:
     assert (HOME / FOREST).read_text("utf-8") == picture(stored), "python -m tools.start_page"
 
@@ -141,7 +150,8 @@ def luminance(colour: str) -> float:
     return sum(weight * x for weight, x in zip((0.2126, 0.7152, 0.0722), linear, strict=True))
 
 
-FIGURES = [find_study(name).svg(HOME) for name in command.NAMES] + [HOME / FOREST, HOME / LENGTHS]
+SIGNAL = (HOME / signal_kept.PAGE).with_suffix(".svg")
+FIGURES = [find_study(name).svg(HOME) for name in command.NAMES] + [HOME / FOREST, HOME / LENGTHS, SIGNAL]
 
 
 @pytest.mark.parametrize("svg", FIGURES, ids=lambda path: path.stem)

@@ -353,6 +353,9 @@ def test_verdicts_of_all_pages_are_corrected_together() -> None:
     assert judged.keys() == set(command.NAMES) and sum(map(len, judged.values())) > 80
     kept = index.corrected({"a": [(1.0, 1.01, 0.99)], "b": [(1.0, 0.8, 0.3)] * 2 + [(0.1, -0.2, 0.1)]})
     assert kept[1.0, 1.01, 0.99] == (True, True) and kept[0.1, -0.2, 0.1] == (False, False) and len(kept) == 3
+    alone, nulls = (1.0, 0.9, 0.5), [(0.1, -0.2, x / 10) for x in range(5)]
+    assert index.corrected({"a": [alone]})[alone] == (True, True)
+    assert index.corrected({"a": [alone], "b": nulls})[alone] == (False, False)
     with judged_estimates() as estimates:
         Estimate((1.0, 2.0)).result("a", "b")
     Estimate((3.0, 4.0)).result("a", "b")

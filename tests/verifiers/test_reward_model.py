@@ -275,5 +275,6 @@ def test_a_gpu_whose_scores_depend_on_the_others_is_refused(
 
 
 def test_a_missing_device_is_named(tmp_path: Path) -> None:
-    with pytest.raises(MissingRequirement, match="no such CUDA device"):
+    with pytest.raises(MissingRequirement, match="this machine has no CUDA device") as caught:
         RewardModel(str(reward_model(tmp_path)), device="cuda:7").build(VerifierContext())
+    assert "verifier.device = 'cuda:7'" in caught.value.evidence and caught.value.fix == "use --verifier.device cpu"

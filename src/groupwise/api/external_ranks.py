@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from groupwise.api.options import RunOptions
-from groupwise.cluster.external import RESTARTS
+from groupwise.cluster.external import has_agent
 from groupwise.config.model_dependent_defaults import starting_point
 from groupwise.config.recipe import Recipe
 from groupwise.config.recipe_toml import read_recipe
@@ -37,7 +37,7 @@ def follows_again(layout: RunLayout, options: RunOptions) -> bool:
 
 def restarted(source: str | Path | None, overrides: Sequence[tuple[str, str]], options: RunOptions) -> Path | None:
     """The run that this process began before torchrun restarted it; None in most processes."""
-    if os.environ.get(RESTARTS, "0") == "0" or (source and KEY in read_with_overrides(source, overrides)):
+    if not has_agent() or (source and KEY in read_with_overrides(source, overrides)):
         return None
     cluster = recipe_of(source, overrides, load_use(options.permissions)).cluster
     rank = external_rank(cluster)

@@ -2,7 +2,7 @@
 
 from groupwise.config.recipe import Recipe
 from groupwise.core import Usage
-from groupwise.engines import Served, Vllm
+from groupwise.data import takes_quantized_base
 from groupwise.models import base_directory, find_model, refuse_quantization
 from groupwise.models.decoder.decoder import ModelSizes
 
@@ -35,7 +35,7 @@ def unfit_settings(recipe: Recipe) -> dict[str, tuple[bool, str]]:
         ),
         "machine.compile": (recipe.machine.compile, "leave --machine.compile out"),
         "native engines in other processes": (
-            isinstance(recipe.engine, Served) and not isinstance(recipe.engine, Vllm),
+            not takes_quantized_base(recipe.engine),
             "use the engine in this process: --engine.kind Native\nor vLLM, with merged weights: --engine.kind Vllm",
         ),
     }

@@ -9,17 +9,21 @@ from types import TracebackType
 
 from groupwise.cluster.processes import NamedProcesses, ProcessEnd
 from groupwise.core import Usage
-from groupwise.learner.rank_store import Store, host_store, join_store, prefix_store
+from groupwise.learner.distributed import START
+from groupwise.learner.rank_store import Store, host_store, join_start, join_store, late_for_start, prefix_store
 
 VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 LOCAL = "LOCAL_RANK"
 """The variable with the number of a rank among those on its host. It is needed on hosts with several GPUs."""
 AGENT = "TORCHELASTIC_USE_AGENT_STORE"
 """The variable by which torchrun tells that its own process, the agent, listens at MASTER_PORT."""
-RESTARTS = "TORCHELASTIC_RESTART_COUNT"
-"""How often torchrun has started the ranks again. Its agent keeps the keys of earlier starts."""
 RUN = "groupwise/run"
 """The key in the agent's store with the run directory of an earlier start."""
+START_COUNT = "groupwise/starts"
+"""The key in the agent's store that counts the starts of rank 0.
+
+TORCHELASTIC_RESTART_COUNT does not: each host counts the failures of its own ranks there.
+"""
 HOST = "host"
 """The begin of the keys with the host of each rank above 0."""
 
@@ -28,17 +32,16 @@ HOST = "host"
 class ExternalRank:
     """The rank of this process in a run, and the address of the ranks' store.
 
-    The store is in rank 0. `restart_count` is None then; with torchrun, whose agent has the store, it counts the
-    restarts.
+    The store is in rank 0, or with torchrun in its `agent`, which starts all ranks again if one fails.
 
     >>> ExternalRank.read(1, {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "gpu-1", "MASTER_PORT": "7001"})
-    ExternalRank(rank=0, store_host='gpu-1', store_port=7001, restart_count=None)
+    ExternalRank(rank=0, store_host='gpu-1', store_port=7001, agent=False)
     """
 
     rank: int
     store_host: str
     store_port: int
-    restart_count: int | None = None
+    agent: bool = False
 
     @classmethod
     def read(cls, ranks: int, environment: Mapping[str, str] = os.environ) -> "ExternalRank":
@@ -48,17 +51,15 @@ class ExternalRank:
             raise Usage(f"cluster.launch is external, and the environment lacks {', '.join(missing)}", fix=fix)
         try:
             rank, size, port = (int(environment[name]) for name in ("RANK", "WORLD_SIZE", "MASTER_PORT"))
-            restarts = int(environment.get(RESTARTS, 0)) if environment.get(AGENT) == "True" else None
         except ValueError as error:
-            what = f"RANK, WORLD_SIZE, MASTER_PORT or {RESTARTS} is no number"
-            raise Usage(what, evidence=str(error), fix=fix) from error
+            raise Usage("RANK, WORLD_SIZE or MASTER_PORT is no number", evidence=str(error), fix=fix) from error
         if size != ranks:
             what = f"WORLD_SIZE is {size}, and cluster.ranks is {ranks}"
             raise Usage(what, fix=f"start {ranks} processes, or set --cluster.ranks {size}")
         if not (0 <= rank < size and 0 < port < 65536):
             what = f"RANK is {rank} of {size}, and MASTER_PORT is {port}"
             raise Usage(what, fix="RANK is below WORLD_SIZE, and MASTER_PORT from 1 to 65535")
-        return cls(rank, environment["MASTER_ADDR"], port, restarts)
+        return cls(rank, environment["MASTER_ADDR"], port, has_agent(environment))
 
     def device(self, name: str, gpus: int, environment: Mapping[str, str] = os.environ) -> str:
         """The device of this rank: of several GPUs that it sees, that of its number LOCAL_RANK on its host.
@@ -83,11 +84,19 @@ class ExternalRank:
 
         `WorkerLost` if it does not answer within `deadline` seconds; `Usage` if rank 0 cannot host it.
         """
-        if self.restart_count is not None:
-            return prefix_store(self._joined(size, deadline), f"groupwise/{self.restart_count}")
-        if self.rank == 0:
-            return host_store(size, self.store_host, self.store_port)
-        return self._joined(size, deadline)
+        if not self.agent:
+            return self._joined(size, deadline) if self.rank else host_store(size, self.store_host, self.store_port)
+        agent = self._joined(size, deadline)
+        return prefix_store(agent, f"groupwise/{self._start(agent, size, deadline)}")
+
+    def _start(self, agent: Store, size: int, deadline: float) -> int:
+        """The number of this start of all ranks. Rank 0 counts it, and waits for the others."""
+        if self.rank:
+            return join_start(agent, self.rank, deadline)
+        start = agent.add(START_COUNT, 1)
+        others = ExternalProcesses([f"rank {rank}" for rank in range(1, size)])
+        others.wait_for(lambda: [f"rank {r}" for r in late_for_start(agent, size, start)], START.total_seconds())
+        return start
 
     def record_host(self, store: Store) -> None:
         """Write the name of this rank's host to the store of the ranks, for `ExternalProcesses.hosts`."""
@@ -95,18 +104,23 @@ class ExternalRank:
 
     def record_run(self, run: Path, size: int, deadline: float) -> None:
         """Write the run's directory to the agent's store, for `recorded_run` after a restart."""
-        if self.restart_count is not None:
+        if self.agent:
             self._joined(size, deadline).set(RUN, str(run.absolute()))
 
     def recorded_run(self, size: int, deadline: float) -> Path | None:
         """The run of an earlier start by this torchrun; None at the first start, and if rank 0 had not begun one."""
-        if not self.restart_count:
+        if not self.agent:
             return None
         store = self._joined(size, deadline)
         return Path(store.get(RUN).decode()) if store.check([RUN]) else None
 
     def _joined(self, size: int, deadline: float) -> Store:
         return join_store(self.store_port, size, deadline=deadline, host=self.store_host)
+
+
+def has_agent(environment: Mapping[str, str] = os.environ) -> bool:
+    """Whether torchrun started this process."""
+    return environment.get(AGENT) == "True"
 
 
 class ExternalProcesses(NamedProcesses):

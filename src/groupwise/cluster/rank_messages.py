@@ -1,7 +1,7 @@
 """The messages of rank 0 to the other ranks of a run: a line of JSON, then safetensors. Nothing is pickled.
 
-The field `do` of all but the first message is `iteration`, `held_out`, `weights`, `score` (those methods of `Learner`),
-`save`, or one of the learner's other messages (`Learner.follow`).
+The field `do` of all but the first message is `iteration`, `held_out`, `weights` and `score` (those methods of
+`Learner`), `save`, or one of the learner's own (`Learner.follow`).
 """
 
 import json

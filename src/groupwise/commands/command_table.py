@@ -235,7 +235,10 @@ COMMANDS = (
             NAMED,
             option("--machines", default="", metavar="CARD|FILE.toml",
                    help="a card such as a100, 8xh100 or rtx4090, also several; or a file (default: this machine)"),
-            option("--rates", default="", metavar="RUN", help="calibrate the seconds by a finished run on one device"),
+            option(
+                "--rates", default="", metavar="RUN",
+                help="calibrate by a finished run on one device, or by one that sent weights to other hosts",
+            ),
             option("--svg", default="", metavar="FILE.svg", help="write the timeline of two iterations as an image"),
             option("--all-splits", dest="every_split", action="store_true",
                    help="also plan splits of the devices that this version does not run, and mark them"),

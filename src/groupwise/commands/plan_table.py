@@ -38,7 +38,7 @@ def plan_lines(planned: RunPlan) -> list[str]:
     if not planned.simulated_placements:
         return [*lines, *does_not_fit(planned)]
     lines += [*largest_table(planned), *longest_sample_lines(planned), ""]
-    lines += [*time_table(planned), *launch_lines(planned), NOT_INCLUDED]
+    lines += [*time_table(planned), *publish_lines(planned), *launch_lines(planned), NOT_INCLUDED]
     lines += ["", *best_lines(planned), *beyond_lines(planned)]
     for trial in dict.fromkeys((planned.reproducible, planned.best)):
         lines += ["", f"two iterations, {described(trial)}:", *timeline_text(trial.simulation, trial.warm)]
@@ -189,6 +189,16 @@ def time_table(planned: RunPlan) -> list[str]:
             ]
         )
     return aligned([head, *rows], numbers=True)
+
+
+def publish_lines(planned: RunPlan) -> list[str]:
+    """A line about the rate of sending weights to the engines; none if all of them share the learner's devices."""
+    if not any(trial.simulation_setup.publish_seconds for trial in planned.simulated_placements):
+        return []
+    machines = planned.machines
+    basis = "assumed: the link's" if machines.publish_bandwidth_gb_s == "link" else "measured or given"
+    rate = f"{machines.publish_rate / 1e9:,.3g} GB/s ({basis})"
+    return [f"publishing sends one copy of the weights to each host of engines, to all at a time: {rate}"]
 
 
 def launch_lines(planned: RunPlan) -> list[str]:

@@ -5,43 +5,14 @@ from dataclasses import replace
 import torch
 
 from groupwise.config.recipe import Machine, Recipe
-from groupwise.core import GroupwiseError, MissingRequirement, Usage
-from groupwise.models import base_directory, find_model, kind_of
-
-AUTO = "auto"
-
-
-def device_of(name: str) -> str:
-    """The name of a device; for `auto`, `cuda` if torch has a CUDA device, else `cpu`.
-
-    `auto` is never Apple's `mps`: it has no float64, which engine and optimizer sum in.
-
-    >>> device_of("cuda:1")
-    'cuda:1'
-    """
-    if name != AUTO:
-        return name
-    return "cuda" if torch.cuda.is_available() else "cpu"
+from groupwise.core import GroupwiseError
+from groupwise.models import base_directory, device_named, device_of, find_model, kind_of
+from groupwise.models.device_names import AUTO
 
 
 def find_device(machine: Machine) -> torch.device:
     """The device of a machine. `Usage` for an unknown name, `MissingRequirement` if this machine lacks it."""
-    name = device_of(machine.device)
-    if name.partition(":")[0] not in ("cpu", "cuda"):
-        raise Usage(f"no device is called {name!r}", fix="use cpu or cuda, or leave out machine.device")
-    try:
-        device = torch.device(name)
-    except RuntimeError as error:
-        raise Usage(
-            f"{name!r} is not a device", evidence=str(error).partition("\n")[0], fix="use cpu or cuda"
-        ) from None
-    if device.type == "cuda" and (device.index or 0) >= (count := torch.cuda.device_count()):
-        raise MissingRequirement(
-            "this machine has no such CUDA device" if count else "this machine has no CUDA device",
-            evidence=f"machine.device = {name!r}, devices {count}",
-            fix=f"use a number below {count}, such as --machine.device cuda:0" if count else "use --machine.device cpu",
-        )
-    return device
+    return device_named(machine.device, "machine.device")
 
 
 def dtype_of(name: str, device: str, model: str) -> str:

@@ -123,6 +123,7 @@ from groupwise.data.metric_definitions import metric_bound as metric_bound
 from groupwise.data.optional_members import all_problems as all_problems
 from groupwise.data.optional_members import data_stats as data_stats
 from groupwise.data.optional_members import notices_of as notices_of
+from groupwise.data.optional_members import takes_quantized_base as takes_quantized_base
 from groupwise.data.pictures import ContentSpan as ContentSpan
 from groupwise.data.pictures import Picture as Picture
 from groupwise.data.roles import REQUESTS as REQUESTS

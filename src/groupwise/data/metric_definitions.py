@@ -341,6 +341,8 @@ _BY_QUESTION: dict[str, tuple[Metric, ...]] = {
             better="higher",
         ),
         Metric("engine/restarts", "engines in other processes that were lost and started again", better="lower"),
+        Metric("engine/sent_bytes", "bytes of weights sent to engines on other hosts, once to each host"),
+        Metric("engine/send_seconds", "seconds of sending them, added over the hosts", better="lower"),
         Metric("memory_mib", "largest resident memory of the process so far, in MiB", better="lower"),
         Metric("clock", "local time at the end of the iteration"),
     ),

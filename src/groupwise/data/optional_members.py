@@ -6,12 +6,17 @@ from typing import Any
 from groupwise.data.base_classes import EngineSettings, Task, TaskWithProblemList
 from groupwise.data.sample import Prompt
 
-__all__ = ["all_problems", "data_stats", "notices_of"]
+__all__ = ["all_problems", "data_stats", "notices_of", "takes_quantized_base"]
 
 
 def notices_of(engine: EngineSettings) -> Sequence[str]:
     """Lines that a command prints before it uses an engine, such as the addresses of engines. Default: none."""
     return getattr(engine, "notices", ())
+
+
+def takes_quantized_base(engine: EngineSettings) -> bool:
+    """Whether the engine generates with a base in 4 bits under an adapter. Default: yes."""
+    return getattr(engine, "takes_quantized_base", True)
 
 
 def all_problems(task: Task) -> Sequence[Prompt]:

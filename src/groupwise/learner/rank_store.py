@@ -5,6 +5,7 @@ partition of the network, stays open, so rank 0 counts up a key of the store.
 """
 
 import math
+import secrets
 import socket
 import time
 from collections.abc import Callable, Iterator
@@ -29,6 +30,8 @@ CALL = "called"
 """The key that rank 0 sets when its learner starts, and when it ends."""
 STARTS, ENDS = b"starts", b"ends"
 """Its values."""
+ASKS, ANSWER, JOINED = "asks", "answer", "joined"
+"""The begins of keys with the name of a rank's process, the start that it joins, and whether it has."""
 PULSE = "pulse"
 """The key that rank 0 counts up while it lives."""
 BEATS = 4
@@ -103,6 +106,31 @@ def until_open(host: str, port: int, end: float) -> None:
 def prefix_store(store: Store, name: str) -> Store:
     """A view of a store in which all keys have this prefix."""
     return PrefixStore(name, store)
+
+
+def late_for_start(store: Store, size: int, start: int) -> list[int]:
+    """The ranks above 0 that have yet to join a start of the run, in a store that outlives several. Rank 0 calls it.
+
+    Each process of a rank asks with a random name. So an answer to a process of an earlier start has no reader.
+    """
+    late = [rank for rank in range(1, size) if not store.check([f"{JOINED}/{start}/{rank}"])]
+    for rank in late:
+        if store.check([f"{ASKS}/{rank}"]):
+            store.set(f"{ANSWER}/{store.get(f'{ASKS}/{rank}').decode()}", str(start))
+    return late
+
+
+def join_start(store: Store, rank: int, patience: float) -> int:
+    """The number of the start that this process joins, once rank 0 has answered. `WorkerLost` as in `awaited`."""
+    name = secrets.token_hex(16)
+    store.set(f"{ASKS}/{rank}", name)
+    try:
+        start = int(awaited(store, f"{ANSWER}/{name}", patience))
+    except dist.DistNetworkError as error:
+        what, fix = "torchrun ended before rank 0 started the run", "look at the output of rank 0"
+        raise WorkerLost(what, evidence=str(error).partition("\n")[0], fix=fix) from error
+    store.set(f"{JOINED}/{start}/{rank}", "")
+    return start
 
 
 def call_ranks(store: Store) -> None:

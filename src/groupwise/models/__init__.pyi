@@ -32,6 +32,8 @@ from groupwise.models.decoder.prepacked_weights import with_blocked_weights as w
 from groupwise.models.decoder.varlen_attention import varlen_obstacle as varlen_obstacle
 from groupwise.models.decoder.weights_on_disk import RowsOnDisk as RowsOnDisk
 from groupwise.models.decoder.weights_on_disk import WeightsOnDisk as WeightsOnDisk
+from groupwise.models.device_names import device_named as device_named
+from groupwise.models.device_names import device_of as device_of
 from groupwise.models.diffusion.flux import FluxFamily as FluxFamily
 from groupwise.models.diffusion.pipeline_files import LORA_TARGETS as LORA_TARGETS
 from groupwise.models.diffusion.pipeline_files import set_pipeline as set_pipeline

@@ -5,7 +5,8 @@ from dataclasses import replace
 
 from groupwise.config.recipe import Recipe
 from groupwise.config.recipe_toml import override
-from groupwise.engines import Native, Served, Vllm
+from groupwise.data import takes_quantized_base
+from groupwise.engines import Native
 from groupwise.models import DecoderShape
 from groupwise.planning.machines import PlannedMachines
 from groupwise.planning.process_memory import BYTES, ProcessWork, key_value_bytes, run_memory
@@ -122,8 +123,7 @@ def candidates(recipe: Recipe, shape: DecoderShape, context: int) -> Iterator[Ch
         return
     if recipe.lora is None:
         yield "lora.rank", "16"
-    native_elsewhere = isinstance(recipe.engine, Served) and not isinstance(recipe.engine, Vllm)
-    if not (recipe.machine.quantization or native_elsewhere):
+    if not recipe.machine.quantization and takes_quantized_base(recipe.engine):
         yield "machine.quantization", "nf4"
 
 

@@ -44,7 +44,9 @@ class PlannedMachines:
     `link_bandwidth_gb_s` 10^9 bytes per second that a device reads from its memory, and sends to others.
     `decode_step_overhead_ms` are the milliseconds that an engine spends on each decoding step besides; `counted` are
     those of launching the kernels of the model. `rates_source` says where the rates come from; the plan prints it.
-    `sampling_time_factor` and `learning_time_factor` are the measured seconds over those that the rates give.
+    `publish_bandwidth_gb_s` are 10^9 bytes of weights per second that a host of engines receives; `link`: as many as
+    the link sends. `sampling_time_factor` and `learning_time_factor` are the measured seconds over those that the rates
+    give.
 
     >>> rates = {"tflops": 400, "memory_bandwidth_gb_s": 2500, "link_bandwidth_gb_s": 300, "rates_source": "given"}
     >>> PlannedMachines(name="H100", device_count=8, memory_gib=80, **rates).device_count
@@ -58,6 +60,7 @@ class PlannedMachines:
     memory_bandwidth_gb_s: float
     link_bandwidth_gb_s: float = inf
     decode_step_overhead_ms: float | Literal["counted"] = "counted"
+    publish_bandwidth_gb_s: float | Literal["link"] = "link"
     sampling_time_factor: float = 1.0
     learning_time_factor: float = 1.0
     device_type: Literal["cuda", "cpu"] = "cuda"
@@ -83,10 +86,19 @@ class PlannedMachines:
             raise ValueError(
                 f"decode_step_overhead_ms is {self.decode_step_overhead_ms}\nuse a number of milliseconds of at least 0"
             )
+        if self.publish_bandwidth_gb_s != "link" and not 0 < self.publish_bandwidth_gb_s <= LARGEST:
+            rate = self.publish_bandwidth_gb_s
+            raise ValueError(f"publish_bandwidth_gb_s is {rate}\nuse a number above 0, and at most {LARGEST:g}")
         if self.device_count > 1 and self.link_bandwidth_gb_s == inf:
             raise ValueError(
                 f"{self.device_count} devices have no link_bandwidth_gb_s\nadd the rate of the link between them"
             )
+
+    @property
+    def publish_rate(self) -> float:
+        """The bytes of weights per second that a host of engines receives."""
+        rate = self.publish_bandwidth_gb_s
+        return (self.link_bandwidth_gb_s if rate == "link" else rate) * 1e9
 
     @property
     def memory(self) -> int:

@@ -15,6 +15,7 @@ from groupwise.runs.json_lines import read_lines
 from groupwise.runs.run_layout import RunLayout, iteration_files
 
 SAMPLE, LEARN = "seconds/sample", "seconds/learn"
+SENT, SENDING = "engine/sent_bytes", "engine/send_seconds"
 ONE = DevicePlacement(device_count=1, generator_devices=1, learner_devices=1, tensor_parallel=1)
 
 
@@ -23,9 +24,13 @@ def calibrated(
 ) -> PlannedMachines:
     """The machines with factors by which a plan of this finished run has its measured seconds.
 
-    The run used one device, which sampled and learned in turn. `recipe` and `shape` are its own, `prompt` is its
-    longest prompt. `Usage` for another run.
+    The run used one device, which sampled and learned in turn; or it sent weights to engines on other hosts: then only
+    the rate of sending is taken from it. `recipe` and `shape` are its own, `prompt` is its longest prompt. `Usage` for
+    another run.
     """
+    if rate := send_rate(run):
+        source = f"{machines.rates_source}; weights sent at {rate / 1e9:.3g} GB/s to a host, measured in {run.name}"
+        return replace(machines, publish_bandwidth_gb_s=rate / 1e9, rates_source=source)
     check_measurable(run, recipe)
     sampling, learning = phase_seconds(run)
     files = [path for _, path in iteration_files(RunLayout(run).samples, (".jsonl",))]
@@ -47,7 +52,15 @@ def check_measurable(run: Path, recipe: Recipe) -> None:
     several = recipe.cluster.ranks > 1 or recipe.cluster.max_staleness or isinstance(recipe.engine, Served)
     if several:
         what = f"{run} has several processes, or samples ahead: the seconds of its phases are not those of one device"
-        raise Usage(what, fix="name a run with one rank, no staleness, and engine.kind Native")
+        fix = "name a run with one rank, no staleness, and engine.kind Native, or one with engines on other hosts"
+        raise Usage(what, fix=fix)
+
+
+def send_rate(run: Path) -> float:
+    """The bytes per second at which a run sent weights to each host of engines; 0 if it sent none."""
+    timings = [line for line in read_lines(RunLayout(run).timings) if SENT in line and SENDING in line]
+    seconds = sum(line[SENDING] for line in timings)
+    return sum(line[SENT] for line in timings) / seconds if seconds else 0.0
 
 
 def phase_seconds(run: Path) -> tuple[float, float]:

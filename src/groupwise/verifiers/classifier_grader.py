@@ -12,10 +12,10 @@ from typing import Any, ClassVar, Generic, Literal, TypeVar
 import torch
 from torch import nn
 
-from groupwise.core import BadData, MissingRequirement, check_types
+from groupwise.core import BadData, check_types
 from groupwise.data import Finish, Prompt, Sample, Verdict, VerifierSettings
 from groupwise.data.verdicts import unverifiable
-from groupwise.models import find_model, of_hub
+from groupwise.models import device_named, find_model, of_hub
 from groupwise.models.classifier.scoring_model import ClassifierTask, pad_token, read_classifier, read_classifier_config
 from groupwise.verifiers.bulk_verifier import BulkVerifier, check_tolerance, refuse_different
 from groupwise.verifiers.function_verifier import made_up_texts
@@ -62,14 +62,7 @@ class ClassifierSettings(VerifierSettings):
 
     def torch_device(self) -> torch.device:
         """The device of the weights. `MissingRequirement` for a CUDA device that is not there."""
-        count = torch.cuda.device_count()
-        name = ("cuda" if count else "cpu") if self.device == "auto" else self.device
-        device = torch.device(name)
-        if device.type == "cuda" and (device.index or 0) >= count:
-            what = f"this machine has no such CUDA device for the {self.task.description}"
-            fix = "set verifier.device to cpu, or to a device that is there"
-            raise MissingRequirement(what, evidence=f"device = {self.device!r}, devices {count}", fix=fix)
-        return device
+        return device_named(self.device, "verifier.device")
 
 
 class ClassifierGrader(ABC, Generic[EncodedText, TextScores]):

@@ -13,6 +13,7 @@ from torch import Tensor
 from groupwise.core import EngineLost, GroupwiseError, Usage, WorkerLost
 from groupwise.data import ContextKey, Generation, GenerationRequest, Ids, Picture
 from groupwise.engines.remote.engine_slots import Slot, SlotGivenUp, SlotLoading, SlotLost, SlotServing, SlotStarting
+from groupwise.engines.remote.host_uploads import HostUploads
 from groupwise.engines.remote.occupancy import OccupancyMeter
 from groupwise.engines.remote.remote_engine import RemoteEngine
 from groupwise.engines.remote.weights_file import (
@@ -53,8 +54,9 @@ class Fleet:
     `WorkerLost` for a lost process. A request in which each of the engines fails raises `WorkerLost`, too.
 
     The last slots are for the engines at `addresses`. The engines load `publish` of the learner's weights, from a file
-    of the `exchange`, or `in_memory` if all of them are processes on this host, or `on_gpu` (`GpuWeights`). `notify`
-    gets a line for each loss. The replicas belong to the event loop of the first `load`, and end with it.
+    of the `exchange`, which is sent once to each other host; or `in_memory` if all of them are processes on this host,
+    or `on_gpu` (`GpuWeights`). `notify` gets a line for each loss. The replicas belong to the event loop of the first
+    `load`, and end with it.
     """
 
     def __init__(
@@ -72,6 +74,7 @@ class Fleet:
         self._slots: list[Slot] = []
         self._keepers: list[asyncio.Task[None]] = []
         self._published: PublishedWeights | None = None
+        self._uploads = HostUploads()
         self._waiting: deque[asyncio.Future[Slot]] = deque()
         self._changed = asyncio.Condition()
 
@@ -142,10 +145,10 @@ class Fleet:
         return write_weights(self._exchange.path, version, published)
 
     def figures(self) -> dict[str, float]:
-        """The restarts of engines and the mean number of requests in each, since the last call."""
+        """The restarts of engines, the mean number of requests in each, and the weights sent, since the last call."""
         restarted, self._restarted = self._restarted, 0
         rows = {f"engine/{index}/rows": mean for index, mean in enumerate(self._occupancy.take())}
-        return {"engine/restarts": float(restarted), **rows}
+        return {"engine/restarts": float(restarted), **rows, **self._uploads.figures()}
 
     async def reach(self) -> None:
         """Connect once to each engine at an address, before a run begins.
@@ -292,7 +295,7 @@ class Fleet:
         try:
             replica = await self._start(slot.index)
             slot.become(SlotLoading(replica))
-            replica.on_loss = slot.dismiss
+            replica.on_loss, replica.uploads = slot.dismiss, self._uploads
             await self._keep_loaded(slot, replica)
         except EngineLost as error:
             ending = replica.end() if replica else error.evidence
@@ -304,10 +307,12 @@ class Fleet:
                 replica.end()
 
     def _abandon(self) -> None:
-        """Fail the waiting requests: no replica is left."""
+        """Fail the waiting requests, and free the weights: no replica is left."""
         for turn in self._waiting:
             if not turn.done():
                 turn.set_exception(self._lost())
+        if self._published:
+            self._published.weights_file.remove()
 
     async def _keep_loaded(self, slot: Slot, replica: RemoteEngine) -> None:
         """Load the current weights into a replica, then each later version, until loading raises."""

@@ -3,9 +3,12 @@
 import asyncio
 import itertools
 import os
+import secrets
 import ssl
 from asyncio import StreamReader, StreamWriter
-from collections.abc import Callable, Mapping, Sequence
+from asyncio.trsock import TransportSocket
+from collections import deque
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -14,11 +17,13 @@ from typing import Any, TypeVar
 
 from torch import Tensor
 
-from groupwise.core import EngineLost, Usage, WorkerLost
+from groupwise.core import EngineLost, Usage, WorkerLost, in_daemon_thread
 from groupwise.data import ContextKey, Generation, GenerationRequest, Ids, Picture
 from groupwise.data.rollout_json import from_json, to_json
 from groupwise.engines.remote.gpu_weights import GpuWeights
 from groupwise.engines.remote.heartbeat import PACE, HeartbeatMonitor, UnansweredRequest
+from groupwise.engines.remote.host_uploads import HostUploads
+from groupwise.engines.remote.keepalive import GONE, is_unreachable, keep_alive, until_gone
 from groupwise.engines.remote.secret import prove
 from groupwise.engines.remote.server import EngineIdentity
 from groupwise.engines.remote.tls import TlsAddress, check_certificate, client_context, host_port
@@ -27,6 +32,7 @@ from groupwise.engines.remote.wire import (
     LARGEST_PART,
     LARGEST_REPLY,
     LARGEST_REQUEST,
+    MOST_PARTS,
     PROTOCOL,
     WireError,
     encode,
@@ -57,8 +63,8 @@ class RemoteEngine:
     requests for as long, it is lost.
 
     A long answer is neither: an engine that owes an answer also replies to `hello`, between two tokens, with the number
-    of steps that it has computed. A lost engine raises `EngineLost` for every pending and later call. `WorkerLost` if
-    the engine fails in a request.
+    of steps that it has computed. An idle engine is lost, too, when its host is gone. A lost engine raises `EngineLost`
+    for every pending and later call. `WorkerLost` if the engine fails in a request.
     """
 
     def __init__(
@@ -66,7 +72,12 @@ class RemoteEngine:
         trainer: str = "",
     ) -> None:  # fmt: skip
         self.name, self.deadline, self.version, self.same_host = name, deadline, -1, same_host
-        self._trainer = trainer
+        self._trainer = trainer or secrets.token_hex(16)
+        self._reconnect: Callable[[], Awaitable[RemoteEngine]] | None = None
+        self.uploads = HostUploads()
+        """The hosts that have the newest weights. The engines of a fleet share it."""
+        self._host = name
+        """The name of the engine's host. Without one, no other engine shares the weights that it gets."""
         self.gpu = ""
         """The UUID of the GPU on which the engine loads weights without a file; empty for another engine."""
         self.cause = ""
@@ -110,6 +121,11 @@ class RemoteEngine:
             lost.evidence = str(error.strerror or error)
             raise lost from error
         remote = cls(reader, writer, name=name, deadline=deadline, same_host=same_host, trainer=trainer)
+        remote._reconnect = partial(
+            RemoteEngine.connect, address, secret=secret, deadline=deadline, trainer=remote._trainer
+        )
+        if not same_host:
+            remote._tasks.append(asyncio.create_task(remote._watch_host(writer.get_extra_info("socket"))))
         try:
             identity = await remote.hello(deadline)
             if expected is not None:
@@ -131,6 +147,7 @@ class RemoteEngine:
             raise self.fail(f"it did not answer within {seconds:g} s") from None
         self.version = self._parsed("hello", lambda: int(reply["version"]))
         self.gpu = str(reply.get("gpu", ""))
+        self._host = str(reply.get("host") or self.name)
         self._tasks.append(asyncio.create_task(self._watch()))
         return EngineIdentity.from_json(reply)
 
@@ -153,7 +170,7 @@ class RemoteEngine:
             await self.fetch(await asyncio.to_thread(write_weights, Path(directory), version, weights))
 
     async def fetch(self, file: WeightsFile) -> None:
-        """Make the engine read a weights file, or send the file to another host. `Storage` if it is damaged.
+        """Make the engine load a weights file, which is sent once to each other host. `Storage` if it is damaged.
 
         With a `GpuWeights`, it loads them from the learner's GPU.
 
@@ -167,17 +184,57 @@ class RemoteEngine:
             more = file.path.stat().st_size / PACE
             reply = await self._call("load", more=more, file=str(file.path), **load)
         else:
-            reply = await self._send_file(file.path, load)
+            reply = await self._load_on_host(file, load)
         self.version = self._parsed("load", lambda: int(reply["version"]))
 
-    async def _send_file(self, path: Path, load: dict[str, Any]) -> Answer:
-        """Send a weights file in parts; the engine loads it after the last one, and its reply to that is returned."""
-        with path.open("rb") as file:
-            size, reply = os.fstat(file.fileno()).st_size, {}
-            for offset in range(0, size, LARGEST_PART):
-                part = await asyncio.to_thread(file.read, LARGEST_PART)
-                reply = await self._call("load", part, more=size / PACE, size=size, offset=offset, **load)
+    async def _load_on_host(self, file: WeightsFile, load: dict[str, Any]) -> Answer:
+        """The engine's reply to a load of weights that its host has, after they were sent there if it has not."""
+        load_call = partial(self._call, "load", more=file.path.stat().st_size / PACE, **load)
+        reply = await load_call()
+        for send in (self.uploads.once, self.uploads.again):  # again: the other engine's file is gone, or elsewhere
+            if not reply.get("missing"):
+                return reply
+            await send(file, self._host, partial(self._send_file, file))
+            reply = await load_call()
+        if reply.get("missing"):
+            raise self.fail("it does not find the weights that were sent to it")
         return reply
+
+    async def _send_file(self, file: WeightsFile) -> None:
+        """Send a weights file over a connection and a thread for it, so that answers arrive meanwhile."""
+        connect = self._reconnect
+        assert connect is not None, "an engine on another host has an address"
+
+        async def send() -> None:
+            remote = await connect()
+            try:
+                await remote.upload(file)
+            finally:
+                remote.close()
+
+        try:
+            await in_daemon_thread(lambda: asyncio.run(send()))
+        except EngineLost as error:
+            raise self.fail(error.evidence or error.what) from error
+
+    async def upload(self, file: WeightsFile) -> None:
+        """Send a weights file in parts, of which `MOST_PARTS` are under way at a time."""
+        waiting: deque[asyncio.Task[Answer]] = deque()
+        fields: dict[str, Any] = {"sha256": file.sha256, "trainer": self._trainer}
+        try:
+            with file.path.open("rb") as parts:
+                size = os.fstat(parts.fileno()).st_size
+                for offset in range(0, size, LARGEST_PART):
+                    if len(waiting) == MOST_PARTS:
+                        await waiting.popleft()
+                    call = self._call("upload", parts.read(LARGEST_PART), size=size, offset=offset, **fields)
+                    waiting.append(asyncio.create_task(call))
+                while waiting:
+                    await waiting.popleft()
+        finally:
+            for task in waiting:
+                task.cancel()
+            await asyncio.gather(*waiting, return_exceptions=True)
 
     async def sleep(self) -> None:
         """Make the engine free its weights and caches until the next load."""
@@ -266,7 +323,7 @@ class RemoteEngine:
                     return
                 if isinstance(call_id, int):
                     self._pass_on(call_id, message.get("reply"), error)
-            self.fail(CLOSED)
+            self.fail(GONE if is_unreachable(reader.exception()) else CLOSED)
         except WireError as error:
             self.fail(f"it sent no message of the protocol: {error}")
 
@@ -289,6 +346,12 @@ class RemoteEngine:
             return error
         evidence = "\n".join(text for text in (error.what, error.evidence) if text)
         return WorkerLost(f"the engine {self.name} failed", evidence=evidence, fix=error.fix)
+
+    async def _watch_host(self, connection: TransportSocket) -> None:
+        """Lose the engine if its host is gone, also while it owes nothing."""
+        keep_alive(connection)
+        await until_gone(connection)
+        self.fail(GONE)
 
     async def _watch(self) -> None:
         """Lose the engine if it owes an answer and the heartbeat finds that none will come."""

@@ -106,6 +106,8 @@ class Served(Native):
 
     loads_adapters: ClassVar[bool] = True
     """Whether the engines load a base and its adapter (LoRA). Others get the merged weights."""
+    takes_quantized_base: ClassVar[bool] = False
+    """Whether the base may be in 4 bits. Merged weights do not have the bits of an engine in the trainer's process."""
     maps_memory: ClassVar[bool] = True
     """Whether the engines read weights from sealed memory of this process. Others read a file."""
     loads_from_gpu: ClassVar[bool] = False

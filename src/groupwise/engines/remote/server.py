@@ -1,4 +1,4 @@
-"""Answers the verbs of the wire for one engine: hello, sample, score, load, sleep, prefill and cancel."""
+"""Answers the verbs of the wire for one engine: hello, sample, score, upload, load, sleep, prefill and cancel."""
 
 import asyncio
 import errno
@@ -16,11 +16,13 @@ from typing import Any, Protocol, runtime_checkable
 
 from torch import nn
 
-from groupwise.core import Storage, Usage, open_regular
+from groupwise.core import EngineLost, Storage, Usage, open_regular
 from groupwise.data import COLDEST, Engine, SharesDevice
 from groupwise.data.rollout_json import to_json
 from groupwise.engines.remote.gpu_weights import TRANSFERS, PackedTensorLayout
 from groupwise.engines.remote.incoming_weights import IncomingWeights, IncomingWeightsStore
+from groupwise.engines.remote.keepalive import VANISHED
+from groupwise.engines.remote.secret import HEXADECIMAL
 from groupwise.engines.remote.weights_file import read_weights
 from groupwise.engines.remote.wire import (
     IDS,
@@ -28,6 +30,7 @@ from groupwise.engines.remote.wire import (
     LARGEST_GREETING,
     LARGEST_REPLY,
     LARGEST_REQUEST,
+    MOST_PARTS,
     PROTOCOL,
     WireError,
     contexts_of,
@@ -129,12 +132,13 @@ class AcceptedConnection:
 
     writer: StreamWriter
     unanswered_requests: dict[int, asyncio.Task[None]] = field(default_factory=dict)
+    unanswered_parts: int = 0
     upload: IncomingWeights | None = None
     trainer_name: str = ""
     """The name with which its trainer loads weights; empty if it has given none."""
 
     def close(self) -> None:
-        """Cancel the requests, and delete the weights that were not loaded."""
+        """Cancel the requests, and delete the weights that are not complete."""
         for call in self.unanswered_requests.values():
             call.cancel()
         self.drop_upload()
@@ -151,7 +155,7 @@ class EngineServer:
     """Serves one engine to any number of connections. `vocabulary` bounds the token ids of a score, and `largest` the
     bytes of a weights file.
 
-    With `uploads`, clients are on other hosts and send weights over the connection; without, they name a file.
+    With `uploads`, clients are on other hosts and send weights, once to each host; without, they name a file.
     Garbage on a connection is an error to its sender, and ends that connection only. When a connection closes, its
     requests are cancelled.
     """
@@ -171,8 +175,8 @@ class EngineServer:
         self._loader: AcceptedConnection | None = None
         """The connection that loads weights. Others may not: versions of two runs could not be distinguished."""
         self._verbs: dict[str, Callable[[dict[str, Any], AcceptedConnection], Awaitable[dict[str, Any]]]] = {
-            "hello": self._hello, "sample": self._sample, "score": self._score, "load": self._load,
-            "sleep": self._sleep, "prefill": self._prefill,
+            "hello": self._hello, "sample": self._sample, "score": self._score, "upload": self._upload,
+            "load": self._load, "sleep": self._sleep, "prefill": self._prefill,
         }  # fmt: skip
 
     async def listen(self, path: Path, ready: Callable[[], None]) -> None:
@@ -214,6 +218,8 @@ class EngineServer:
             client.close()
             if self._loader is client:
                 self._loader = None
+                if self.uploads:
+                    self.uploads.clear()
 
     async def _greeted(self, reader: StreamReader, client: AcceptedConnection) -> bool:
         """Whether the first message of a connection is a `hello` with our protocol. It is answered here."""
@@ -242,8 +248,17 @@ class EngineServer:
             raise WireError(f"there is no verb {verb!r:.40}: the verbs are {', '.join(self._verbs)}, cancel")
         if call_id in calls or len(calls) >= MOST_CALLS:
             raise WireError(f"the id {call_id} is in use" if call_id in calls else f"more than {MOST_CALLS} requests")
+        parts = int("part" in message)
+        if parts and client.unanswered_parts >= MOST_PARTS:
+            raise WireError(f"more than {MOST_PARTS} parts of weights are unanswered")
+        client.unanswered_parts += parts
+
+        def end(_: asyncio.Task[None]) -> None:
+            calls.pop(call_id, None)
+            client.unanswered_parts -= parts
+
         calls[call_id] = asyncio.create_task(self._answer(call_id, partial(act, message, client), client.writer))
-        calls[call_id].add_done_callback(lambda _: calls.pop(call_id, None))
+        calls[call_id].add_done_callback(end)
 
     async def _answer(self, call_id: int, call: Callable[[], Awaitable[dict[str, Any]]], writer: StreamWriter) -> None:
         """Send the reply or the error of one call."""
@@ -268,7 +283,7 @@ class EngineServer:
     async def _hello(self, message: dict[str, Any], client: AcceptedConnection) -> dict[str, Any]:
         steps = self.engine.steps if isinstance(self.engine, CountsForwardPasses) else 0
         gpu = self.engine.gpu_uuid if isinstance(self.engine, LoadsFromGpu) and not self.uploads else ""
-        identity = {**asdict(self.identity), "gpu": gpu}
+        identity = {**asdict(self.identity), "gpu": gpu, "host": self.uploads.host if self.uploads else ""}
         return {"protocol": PROTOCOL, "version": self.engine.version, "steps": steps, **identity}
 
     async def _sample(self, message: dict[str, Any], client: AcceptedConnection) -> dict[str, Any]:
@@ -287,17 +302,23 @@ class EngineServer:
         if "transfer" in message:
             await self._load_from_gpu(version, message)
             return {"version": self.engine.version}
-        file = await self._sent(message, sha256, client) if self.uploads else self._named(*_texts(message, "file"))
-        if file is not None:
+        if self.uploads is None:
+            await self._load_file(version, self._named(*_texts(message, "file")), sha256)
+        elif link := self.uploads.find(_hash_text(sha256)):
             try:
-                async with self._loading:
-                    if isinstance(self.engine, LoadsWeightsFiles):
-                        await self.engine.load_file(version, file, sha256)
-                    else:
-                        await self.engine.load(version, await asyncio.to_thread(read_weights, file, sha256))
+                await self._load_file(version, link, sha256)
             finally:
-                client.drop_upload()
+                link.unlink(missing_ok=True)
+        else:
+            return {"version": self.engine.version, "missing": True}
         return {"version": self.engine.version}
+
+    async def _load_file(self, version: int, file: Path, sha256: str) -> None:
+        async with self._loading:
+            if isinstance(self.engine, LoadsWeightsFiles):
+                await self.engine.load_file(version, file, sha256)
+            else:
+                await self.engine.load(version, await asyncio.to_thread(read_weights, file, sha256))
 
     async def _load_from_gpu(self, version: int, message: dict[str, Any]) -> None:
         """Load weights from the learner's GPU. `Usage` if the engine cannot; ValueError for a malformed message."""
@@ -318,7 +339,7 @@ class EngineServer:
         if before is not None and before is not client:
             if not trainer or before.trainer_name != trainer:
                 what = "another connection loads the weights of this engine"
-                fix = "wait for that run, for two minutes if its host is gone; or start another engine"
+                fix = f"wait for that run, for {VANISHED} s if its host is gone; or start another engine"
                 raise Usage(what, fix=f"{fix}: groupwise serve MODEL")
             before.close()
             before.writer.transport.abort()
@@ -334,10 +355,18 @@ class EngineServer:
             raise Storage(what, evidence=str(error.strerror), fix=fix) from error
         return Path(file)
 
-    async def _sent(self, message: dict[str, Any], sha256: str, client: AcceptedConnection) -> Path | None:
-        """The file of weights that the client has sent; None while parts are missing."""
-        assert self.uploads is not None, "asked of a server for other hosts only"
+    async def _upload(self, message: dict[str, Any], client: AcceptedConnection) -> dict[str, Any]:
+        """Add a part to the weights of this host. `EngineLost` unless the trainer's other connection loads weights."""
+        if self.uploads is None:
+            raise Usage("this engine reads weights files on this host", fix="name the file in a load")
+        trainer = message.get("trainer")
+        if self._loader is None or not trainer or self._loader.trainer_name != trainer:
+            evidence = "the connection of this trainer that loads weights has ended"
+            raise EngineLost(
+                "weights may be sent by the trainer that loads them", evidence=evidence, fix="connect again"
+            )
         size, offset = (whole(name, message.get(name), 0, KEYS) for name in ("size", "offset"))
+        sha256 = _hash_text(*_texts(message, "sha256"))
         if offset == 0:
             client.drop_upload()
             client.upload = self.uploads.begin(sha256, size)
@@ -347,9 +376,10 @@ class EngineServer:
         try:
             await upload.add(offset, message.get("part", b""))
         except BaseException:
-            client.drop_upload()
+            if client.upload is upload:
+                client.drop_upload()
             raise
-        return upload.path if upload.complete else None
+        return {}
 
     async def _sleep(self, message: dict[str, Any], client: AcceptedConnection) -> dict[str, Any]:
         if not isinstance(self.engine, SharesDevice):
@@ -371,6 +401,13 @@ def _texts(message: dict[str, Any], *names: str) -> list[str]:
     if not all(isinstance(text, str) and "\0" not in text for text in texts):
         raise ValueError(f"a load names {' and '.join(names)} as text")
     return [str(text) for text in texts]
+
+
+def _hash_text(text: str) -> str:
+    """A SHA-256 as text. ValueError for anything else: it is a part of a file's name."""
+    if not HEXADECIMAL.fullmatch(text):
+        raise ValueError(f"sha256 is {text!r:.80}: it must have 64 hexadecimal digits")
+    return text
 
 
 def message_id(message: dict[str, Any]) -> int:

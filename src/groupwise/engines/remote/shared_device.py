@@ -7,7 +7,6 @@ import torch
 
 from groupwise.core import EngineLost
 from groupwise.engines.remote.fleet import Fleet, Slot
-from groupwise.engines.remote.gpu_weights import GpuWeights
 
 __all__ = ["SharedDeviceFleet"]
 
@@ -29,8 +28,8 @@ class SharedDeviceFleet(Fleet):
             await self._changed.wait_for(self._settled)  # one that starts would otherwise load beside the learner
         self._awake.clear()
         await asyncio.gather(*map(self._put_to_sleep, self._slots))
-        if self._published and isinstance(self._published.weights_file.in_memory_weights, GpuWeights):
-            self._published.weights_file.in_memory_weights.release()  # no replica starts before the next load
+        if self._published:
+            self._published.weights_file.remove()  # no replica starts before the next load
 
     async def _put_to_sleep(self, slot: Slot) -> None:
         slot.suspend()

@@ -24,11 +24,11 @@ COPIES, SHARE = 3, 0.5
 
 
 class SealedMemory:
-    """Memory with the weights of one version. It is freed once no process refers to it, by descriptor or map."""
+    """Memory with the weights of one version. After `release`, it is freed once no engine maps it."""
 
     def __init__(self, version: int, weights: Mapping[str, Tensor]) -> None:
         descriptor = os.memfd_create(f"groupwise-weights-{version:06d}", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
-        self.close = weakref.finalize(self, os.close, descriptor)
+        self.release = weakref.finalize(self, os.close, descriptor)
         with open(descriptor, "wb", closefd=False) as file:
             write_stream(file, outline_of(weights), weights.__getitem__)
         fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, _seals() | fcntl.F_SEAL_SEAL)

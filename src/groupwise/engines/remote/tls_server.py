@@ -1,4 +1,4 @@
-"""Accepts connections from other hosts: TLS first, then the secret, and then the six verbs."""
+"""Accepts connections from other hosts: TLS first, then the secret, and then the verbs of the wire."""
 
 import asyncio
 import socket
@@ -6,7 +6,9 @@ import ssl
 from asyncio import StreamReader, StreamReaderProtocol, StreamWriter
 from collections import Counter
 from contextlib import suppress
+from ipaddress import IPv6Address, ip_address
 
+from groupwise.engines.remote.keepalive import keep_alive, until_gone
 from groupwise.engines.remote.secret import admit
 from groupwise.engines.remote.server import EngineServer
 from groupwise.engines.remote.tls import EngineTlsKey
@@ -16,6 +18,8 @@ __all__ = ["listen_tls"]
 
 STRANGERS = 64
 """The most connections at a time that have yet to prove that they know the secret."""
+FROM_ONE_SOURCE = 16
+"""The most of them from one source address."""
 FIRST_BYTE = 5.0
 """Seconds in which a connection must send its first byte. A trainer does so at once."""
 PATIENCE = 30.0
@@ -24,18 +28,13 @@ GOODBYE = 5.0
 """Seconds in which a client must agree to the end of its connection."""
 PAUSE = 1.0
 """Seconds before the next connection is accepted, when this process cannot open more."""
-KEEPALIVE = {"TCP_KEEPIDLE": 60, "TCP_KEEPINTVL": 15, "TCP_KEEPCNT": 4, "TCP_USER_TIMEOUT": 120_000}
-"""A client whose host is gone is noticed after two minutes of silence: its requests end, and another may load.
-
-The last one, in milliseconds, is for data that is under way: until it is acknowledged, there are no probes.
-"""
 
 
 async def listen_tls(server: EngineServer, listener: socket.socket, key: EngineTlsKey, secret: bytes) -> None:
     """Serve clients that know the secret, until cancelled. Any other client is an error to itself and nothing else."""
     context, loop = key.context(), asyncio.get_running_loop()
     tasks: set[asyncio.Task[None]] = set()
-    strangers: dict[socket.socket, str] = {}  # with their hosts, the oldest first
+    strangers: dict[socket.socket, str] = {}  # with their sources, the oldest first
 
     async def serve(client: socket.socket) -> None:
         writer = None
@@ -46,7 +45,11 @@ async def listen_tls(server: EngineServer, listener: socket.socket, key: EngineT
                 known = await admit(reader, writer, secret, key.fingerprint)
             strangers.pop(client, None)
             if known:
-                await server.connection(reader, writer)
+                watcher = asyncio.create_task(end_with_host(client, writer))
+                try:
+                    await server.connection(reader, writer)
+                finally:
+                    watcher.cancel()
             writer.close()
         except (OSError, WireError):  # TimeoutError and SSLError are OSErrors
             if writer:
@@ -61,9 +64,8 @@ async def listen_tls(server: EngineServer, listener: socket.socket, key: EngineT
             except OSError:
                 await asyncio.sleep(PAUSE)
                 continue
-            if len(strangers) >= STRANGERS:
-                drop_one(strangers)
-            strangers[client] = host
+            make_room(strangers, source := source_of(host))
+            strangers[client] = source
             task = asyncio.create_task(serve(client))
             tasks.add(task)
             task.add_done_callback(tasks.discard)
@@ -73,13 +75,40 @@ async def listen_tls(server: EngineServer, listener: socket.socket, key: EngineT
             task.cancel()
 
 
-def drop_one(strangers: dict[socket.socket, str]) -> None:
-    """End the oldest connection of the host that has most, so that one host cannot keep out the others."""
+def source_of(host: str) -> str:
+    """The source that a connection from an address counts for. Each user of IPv6 has the addresses of a /64.
+
+    >>> source_of("2001:db8::1:5"), source_of("::ffff:192.0.2.7"), source_of("192.0.2.7")
+    ('2001:db8::', '192.0.2.7', '192.0.2.7')
+    """
+    address = ip_address(host.partition("%")[0])
+    if not isinstance(address, IPv6Address):
+        return str(address)
+    return str(address.ipv4_mapped or IPv6Address(int(address) >> 64 << 64))
+
+
+def make_room(strangers: dict[socket.socket, str], source: str) -> None:
+    """End the oldest connection of this source if it has all that it may have, or else of the source that has most.
+
+    So one source cannot keep out the others.
+    """
     counts = Counter(strangers.values())
-    client = max(strangers, key=lambda client: counts[strangers[client]])  # the first of equal ones
+    if counts[source] >= FROM_ONE_SOURCE:
+        crowded = source
+    elif len(strangers) >= STRANGERS:
+        crowded = max(strangers.values(), key=counts.__getitem__)  # that of the oldest, if several have as many
+    else:
+        return
+    client = next(client for client, its_source in strangers.items() if its_source == crowded)
     del strangers[client]
     with suppress(OSError):  # it is closed already
         client.shutdown(socket.SHUT_RDWR)
+
+
+async def end_with_host(client: socket.socket, writer: StreamWriter) -> None:
+    """End a connection once the client's host is gone: its requests end, and another trainer may load."""
+    await until_gone(client)
+    writer.transport.abort()
 
 
 async def first_byte(client: socket.socket) -> None:
@@ -96,11 +125,7 @@ async def first_byte(client: socket.socket) -> None:
 
 async def opened(client: socket.socket, context: ssl.SSLContext) -> tuple[StreamReader, StreamWriter]:
     """The two directions of a connection, once TLS is up."""
-    options = [(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)]
-    options += [(socket.IPPROTO_TCP, getattr(socket, k), v) for k, v in KEEPALIVE.items() if hasattr(socket, k)]
-    with suppress(OSError):  # it is closed already
-        for option in options:
-            client.setsockopt(*option)
+    keep_alive(client)
     loop, reader = asyncio.get_running_loop(), StreamReader()
     protocol = StreamReaderProtocol(reader)
     transport, _ = await loop.connect_accepted_socket(

@@ -48,9 +48,11 @@ class WeightsFile:
     in_memory_weights: SealedMemory | GpuWeights | None = None
 
     def remove(self) -> None:
-        """Delete the file. Memory is freed when the last engine has read it."""
+        """Delete the file, or free the memory. No engine may load these weights afterwards."""
         if self.in_memory_weights is None:
             self.path.unlink(missing_ok=True)
+        else:
+            self.in_memory_weights.release()
 
 
 def write_weights(
@@ -118,12 +120,17 @@ def read_weights(path: Path, sha256: str) -> dict[str, Tensor]:
         if sha256 == SEALED:
             return _read_sealed(path)
         if (digest := _sha256(path)) != sha256:
-            evidence = f"SHA-256 is {digest[:12]}…; it was {sha256[:12]}…"
-            raise Storage(f"{path} is not the file that was written", evidence=evidence, fix="load the weights again")
+            raise damaged(str(path), digest, sha256)
         return load_file(path)
     except (OSError, SafetensorError) as error:
         fix = "check the disk of that directory; --engine-exchange DIR names another one"
         raise Storage(f"the weights in {path} cannot be read", evidence=str(error), fix=fix) from error
+
+
+def damaged(name: str, digest: str, expected: str) -> Storage:
+    """The error for weights with another SHA-256 than expected."""
+    evidence = f"SHA-256 is {digest[:12]}…; it was {expected[:12]}…"
+    return Storage(f"{name} is not the file that was written", evidence=evidence, fix="load the weights again")
 
 
 def _read_sealed(path: Path) -> dict[str, Tensor]:

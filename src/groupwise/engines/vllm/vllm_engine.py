@@ -42,7 +42,7 @@ from groupwise.engines.vllm.vllm_pictures import ARCHITECTURES, IMAGE, PicturePl
 from groupwise.engines.vllm.vllm_requests import BLOCK, RequestRandomKey, cache_bytes, generation, sampling_arguments
 from groupwise.engines.vllm.vllm_weight_transfer_arguments import transfer_arguments
 from groupwise.models import Tokenizer, VisionSizes, choose, outline, read_shape, read_tokenizer, truncated, uniform
-from groupwise.models.decoder.decoder import ModelSizes
+from groupwise.models.decoder.decoder import DecoderShape, ModelSizes, rotary
 from groupwise.models.model_json_files import read_json
 from groupwise.models.vision.vision_families import read_processor
 
@@ -120,7 +120,10 @@ class VllmEngine:
         pictures: dict[str, Any] = {"skip_tokenizer_init": True}
         if isinstance(shape, VisionSizes):  # vLLM makes dummy pictures, for which it reads tokenizer and processor
             limits = {IMAGE: MOST_PICTURES, "video": 0}
-            pictures = {"limit_mm_per_prompt": limits, "mm_processor_cache_gb": 0, "skip_mm_profiling": not on_gpu}
+            pictures = {
+                "limit_mm_per_prompt": limits, "mm_processor_cache_gb": 0, "skip_mm_profiling": not on_gpu,
+                "mm_device_do_normalize": False,  # pixels come normalised, and Qwen2.5-VL would do it again
+            }  # fmt: skip
             kind = read_json(Path(settings.model_directory) / "config.json").get("model_type")
             if kind in ARCHITECTURES:
                 pictures["hf_overrides"] = {"architectures": [ARCHITECTURES[str(kind)]]}
@@ -142,6 +145,8 @@ class VllmEngine:
         if on_gpu and settings.tensor_parallel_size == 1:
             (engine.gpu_uuid,) = await engine._llm.collective_rpc("gpu_uuid")
         await engine._llm.collective_rpc("count_steps")
+        if isinstance(shape, DecoderShape):  # other models are modules of transformers, whose angles are as vLLM's
+            await engine._llm.collective_rpc("use_rotary_table", args=(settings.model_directory,))
         if settings.keyed_randomness:
             await engine._llm.collective_rpc("use_keys", args=(settings.seed,))
         engine.version = 0
@@ -403,6 +408,17 @@ class WorkerExtension:
             if hasattr(owner, "lm_head") and not torch.cuda.is_available():
                 dispatch_cpu_unquantized_gemm(owner.lm_head, remove_weight=False)
 
+    def use_rotary_table(self, model_directory: str) -> None:
+        """Rotate queries and keys by the learner's angles, which are in float64. vLLM multiplies them in float32.
+
+        The error of its product grows with the position: at 32,768 it is a thousandth of a radian.
+        """
+        shape = read_shape(model_directory)
+        assert isinstance(shape, DecoderShape), "`start` asks for the table of our decoder only"
+        for layer in self.model_runner.model.modules():
+            if hasattr(layer, "cos_sin_cache"):
+                layer.cos_sin_cache.copy_(rotary_table(shape, len(layer.cos_sin_cache)))
+
     def use_keys(self, seed: int) -> None:
         """Let `keyed_sample` choose the tokens, instead of vLLM's sampler."""
         runner = self.model_runner
@@ -418,6 +434,18 @@ class WorkerExtension:
             return keyed_sample(seed, logits, keys, lengths)
 
         runner.sampler.sample = sample
+
+
+def rotary_table(shape: DecoderShape, positions: int) -> Tensor:
+    """The cosines and the sines of each position's angles, side by side: vLLM's `cos_sin_cache`, in float64.
+
+    >>> rotary_table(DecoderShape(vocabulary_size=8, hidden_size=4, layers=1, heads=1, kv_heads=1, head_dim=4,
+    ...                           mlp_width=4, max_positions=2), 2).shape
+    torch.Size([2, 4])
+    """
+    cosines, signed_sines = rotary(torch.arange(positions), shape, torch.float64)
+    half = shape.head_dim // 2
+    return torch.cat([cosines[:, 0, :half], signed_sines[:, 0, half:]], -1)
 
 
 def keyed_sample(

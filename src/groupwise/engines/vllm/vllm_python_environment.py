@@ -16,7 +16,8 @@ GPU_PINS: Mapping[str, str] = {"vllm": "0.32.0", "torch": "2.13.0", "transformer
 """The same versions as packages for GPUs, of any build. They were not run."""
 ALSO = ("jaxtyping",)
 """What groupwise needs in that environment, beside the packages that vLLM installs."""
-TORCHVISION = "torchvision"
+TORCHVISION, TORCHVISION_VERSION = "torchvision", "0.28.0"
+"""What vLLM imports for few models, and its version for that torch. Its build must be torch's, too."""
 IN_THE_WAY = (TORCHVISION, "torchaudio", "torchcodec")
 """Packages that vLLM installs, built for another torch: they fail while they are imported. Few models need them."""
 SECONDS = 60.0
@@ -68,8 +69,18 @@ def check_torchvision(python: str) -> None:
     found = versions(python)
     if not found[TORCHVISION]:
         what = "vLLM imports torchvision for this model, and its environment has none"
-        fix = f"install torchvision for torch {found['torch']}, or use --engine.kind Native"
+        fix = f"{torchvision_installation(python, found['torch'])}\nor use --engine.kind Native"
         raise MissingRequirement(what, evidence=f"no torchvision at {python}", fix=fix)
+
+
+def torchvision_installation(python: str, torch: str) -> str:
+    """The command that installs torchvision for a version of torch. The index of that build of torch has it.
+
+    >>> torchvision_installation("python", "2.13.0+cpu")
+    'python -m pip install --no-deps torchvision==0.28.0+cpu'
+    """
+    build = "".join(torch.partition("+")[1:])
+    return f"{python} -m pip install --no-deps {TORCHVISION}=={TORCHVISION_VERSION}{build}"
 
 
 def versions(python: str) -> dict[str, str]:

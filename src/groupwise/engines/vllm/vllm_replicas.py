@@ -54,6 +54,7 @@ class Vllm(Served):
     tensor_parallel_size: int = 1
 
     loads_adapters: ClassVar[bool] = False
+    takes_quantized_base: ClassVar[bool] = True
     maps_memory: ClassVar[bool] = False
     loads_from_gpu: ClassVar[bool] = True
 

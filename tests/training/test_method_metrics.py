@@ -7,11 +7,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from groupwise.data import Batch, find_metric, notes
+from groupwise.data import LARGEST_GAP, Batch, find_metric, notes
 from groupwise.learner import StepResult
 from groupwise.methods import Method
 from groupwise.objective import MaskedImportance, Objective, SequenceTruncatedImportance, TruncatedImportance
-from groupwise.training.iteration_records import method_metrics
+from groupwise.training.iteration_records import iteration_metrics, method_metrics
 from tests.laws.batches import step_of
 
 
@@ -23,6 +23,17 @@ def gapped(rho: list[float]) -> Batch:
     """A step of answers of two and one tokens with these ratios of learner to engine."""
     step = step_of([[2, 1]])
     return step.having(logp_engine=step.logp_old - torch.tensor(rho, dtype=torch.float64).log())
+
+
+def test_the_gap_of_an_engine_whose_numbers_are_no_float32_is_the_learners() -> None:
+    """Old log-probs that are the engine's have no gap to it. The gap is that of the first step's own log-probs."""
+    step = step_of([[2, 1]])
+    engine = step.logp_old - 1e-9
+    step = step.having(logp_engine=engine, logp_old=engine.float(), logp=engine + 0.25)
+    line = iteration_metrics(step, [result(step)], Objective())
+    assert line[LARGEST_GAP] == pytest.approx(0.25)
+    other = step.having(logp_old=engine.float() + 0.5)
+    assert iteration_metrics(other, [result(other)], Objective())[LARGEST_GAP] == pytest.approx(0.5)
 
 
 @dataclass(frozen=True)

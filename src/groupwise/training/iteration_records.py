@@ -51,9 +51,10 @@ def iteration_metrics(batch: Batch, results: Sequence[StepResult], objective: Ob
     """
     line: dict[str, Any] = describe_samples(batch)
     if steps := _counted(results):
-        line |= describe_step(Batch.joined([t.batch for t in steps]), objective)
-        if line.get(LARGEST_GAP) == 0 and results[0].batch.logp is not None:
-            # The old log-probs are the engine's. The first step used the weights of the engine, so it has the gap.
+        step = Batch.joined([t.batch for t in steps])
+        line |= describe_step(step, objective)
+        if LARGEST_GAP in line and results[0].batch.logp is not None and _old_are_the_engines(step):
+            # The first step used the weights of the engine, so it has the gap.
             line |= describe_gap(results[0].batch.logp, results[0].batch)
         fields = {LOSS: "loss", GRAD_NORM: "grad_norm", "grad_norm_clipped": "grad_norm_clipped"}
         line |= {name: sum(getattr(t, field) for t in steps) / len(steps) for name, field in fields.items()}
@@ -65,6 +66,12 @@ def iteration_metrics(batch: Batch, results: Sequence[StepResult], objective: Ob
     line["steps_skipped"] = sum(bool(t.skip_reason) for t in results)
     line[ZERO_LOSS] = len(results) == 1 and _zero_by_construction(results[0])
     return line
+
+
+def _old_are_the_engines(step: Batch) -> bool:
+    """Whether the old log-probs are those of the engine, in the learner's dtype."""
+    known = comparable(step) & ~step.logp_engine.isnan()
+    return torch.equal(step.logp_old[known], step.logp_engine[known].to(step.logp_old.dtype))
 
 
 OF_SAMPLING = ("reward/", "reward_", "groups/", "outcome/", "score/", "rollout/")

@@ -21,7 +21,7 @@ BRANCHES = {
     "cluster/external.py": 1,
     "cluster/ray.py": 1,
     "commands/doctor.py": 2,
-    "config/resolve_devices.py": 5,
+    "config/resolve_devices.py": 2,
     "engines/native/attention_layouts.py": 1,
     "engines/native/paged_batch.py": 1,
     "engines/native/paged_attention_layout.py": 2,
@@ -36,13 +36,15 @@ BRANCHES = {
     "learner/distributed.py": 2,
     "models/decoder/rms_norm.py": 1,
     "models/decoder/prepacked_weights.py": 1,
+    "models/decoder/decoder.py": 1,
     "models/decoder/prefix_packing.py": 3,
+    "models/device_names.py": 3,
     "models/lora.py": 1,
     "models/quantized_linear.py": 1,
     "planning/run_processes.py": 1,
     "planning/this_machine.py": 2,
     "training/build_run.py": 2,
-    "verifiers/classifier_grader.py": 5,
+    "verifiers/classifier_grader.py": 3,
 }
 """The lines of the package that depend on the kind of device. A new one needs a test under the pretended GPU."""
 

@@ -83,7 +83,7 @@ def test_a_run_has_the_native_bytes_through_kills_and_stops_while_sampling_and_l
     run = toy(tmp_path / "served", Served(), str(exchange) if transport == "file" else "")
     run.go()
     files = [*exchange.glob("*/weights-*")]
-    assert len(files) == (transport == "file") and len(sealed_weights() - before) == (transport == "memory")
+    assert len(files) == (transport == "file") and sealed_weights() <= before, "memory ends with the fleet"
     kill, stop = signal.SIGKILL, signal.SIGSTOP
     assert sorted(sent) == sorted([("sample", kill), ("sample", stop), ("load", kill), ("load", stop)])
     wait_until_gone(sorted(pids))

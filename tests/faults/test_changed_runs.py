@@ -4,12 +4,13 @@ import json
 import os
 import shutil
 import signal
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from torch import Tensor
 
 from groupwise.__main__ import main
 from groupwise.api.options import RunOptions
@@ -200,8 +201,8 @@ def test_a_killed_write_leaves_no_half_model(again: bool, run: Path, finished: P
     def die() -> int:
         write = RunObjects.write
 
-        def half(objects: RunObjects, path: Path) -> None:
-            write(objects, path)
+        def half(objects: RunObjects, path: Path, weights: Mapping[str, Tensor] | None = None) -> None:
+            write(objects, path, weights)
             (path / "model.safetensors").write_bytes(b"half")
             os.kill(os.getpid(), signal.SIGKILL)
 

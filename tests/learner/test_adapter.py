@@ -34,7 +34,8 @@ def gradients(it: Decoder) -> dict[str, torch.Tensor]:
     """Gradients of a whole step, computed by the learner."""
     mine = learner(it)
     batch = credited()
-    mine._backward(OBJECTIVES["tokens"].prepare(batch.take(PLAN.samples)), PLAN, OBJECTIVES["tokens"])
+    whole = OBJECTIVES["tokens"].prepare(batch.take(PLAN.samples))
+    mine._backward(mine._share(whole, PLAN, "none", ()), OBJECTIVES["tokens"], "none", ())
     return {name: w.grad for name, w in it.named_parameters() if w.grad is not None}
 
 

@@ -15,7 +15,7 @@ from groupwise.models import DecoderShape, Lora
 from groupwise.models.lora import attach
 from groupwise.planning.cost_model import TokenLengths, learning_kernels, times_of, update_seconds
 from groupwise.planning.decoding_step_kernels import LAUNCH
-from groupwise.planning.learner_kernels import MEASURES, forward_kernels, optimizer_step_kernels
+from groupwise.planning.learner_kernels import MEASURES, NO_MEASURES, forward_kernels, optimizer_step_kernels
 from groupwise.planning.machines import PlannedMachines
 from groupwise.planning.process_memory import ProcessWork
 from groupwise.training.loop import learn
@@ -94,21 +94,21 @@ def test_the_forward_of_a_reference_model(dtype: str, tokens: int) -> None:
     recipe = recipe_of(method=grpo(group_size=4), machine=machine(dtype=dtype, microbatch_tokens=tokens))
     count = MICROBATCHES[tokens]
     measured = counts_of(recipe, SHAPE)[0] - counts_of(recipe_of(machine=recipe.machine), SHAPE)[0]
-    assert measured == 2 + count * forward_kernels(recipe, SHAPE, answer_tokens=PAIRS // count)
+    assert measured == MEASURES - NO_MEASURES + count * forward_kernels(recipe, SHAPE, answer_tokens=PAIRS // count)
 
 
 def test_a_plan_counts_all_steps_of_an_iteration() -> None:
     lengths = TokenLengths(prompt_tokens=5, answer_lengths=(7,))
     recipe = recipe_of(machine=machine(microbatch_tokens=4096))
     step = optimizer_step_kernels(recipe, SHAPE, microbatches=1, answer_tokens=56, prompt=5)
-    assert learning_kernels(recipe, SHAPE, lengths, 1) == step + MEASURES
+    assert learning_kernels(recipe, SHAPE, lengths, 1) == step + NO_MEASURES
     card = PlannedMachines(
         name="card", device_count=1, memory_gib=80, tflops=1.0, memory_bandwidth_gb_s=1.0, rates_source="made up"
     )
     seconds = times_of(recipe, SHAPE, card, lengths, ProcessWork()).optimizer_step_seconds - update_seconds(
         recipe, SHAPE, card, 5, 1
     )
-    assert seconds == pytest.approx(LAUNCH * (step + MEASURES))
+    assert seconds == pytest.approx(LAUNCH * (step + NO_MEASURES))
     twice = recipe_of(method=replace(gspo(group_size=4), minibatches=2), machine=recipe.machine)
     half = optimizer_step_kernels(twice, SHAPE, microbatches=1, answer_tokens=28, prompt=5)
     forward = forward_kernels(twice, SHAPE, answer_tokens=28)

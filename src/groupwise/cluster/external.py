@@ -22,7 +22,7 @@ RUN = "groupwise/run"
 START_COUNT = "groupwise/starts"
 """The key in the agent's store that counts the starts of rank 0.
 
-TORCHELASTIC_RESTART_COUNT does not: each host counts the failures of its own ranks there.
+TORCHELASTIC_RESTART_COUNT does not: each host counts failures of its ranks alone there.
 """
 HOST = "host"
 """The begin of the keys with the host of each rank above 0."""

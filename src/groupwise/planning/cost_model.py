@@ -8,7 +8,7 @@ from groupwise.config.recipe import Recipe
 from groupwise.config.resolve_devices import device_of
 from groupwise.models import DecoderShape
 from groupwise.planning.decoding_step_kernels import LAUNCH, step_kernels
-from groupwise.planning.learner_kernels import MEASURES, forward_kernels, optimizer_step_kernels
+from groupwise.planning.learner_kernels import MEASURES, NO_MEASURES, forward_kernels, optimizer_step_kernels
 from groupwise.planning.learner_traffic import learner_traffic
 from groupwise.planning.machines import AssumedLengths, PlannedMachines
 from groupwise.planning.process_memory import BYTES, ProcessWork, key_value_bytes, run_memory, weight_bytes
@@ -154,7 +154,8 @@ def learning_kernels(recipe: Recipe, shape: DecoderShape, lengths: TokenLengths,
         recipe, shape, microbatches=each.count, answer_tokens=answer_tokens, prompt=lengths.prompt_tokens
     )  # fmt: skip
     forward = forward_kernels(recipe, shape, answer_tokens=answer_tokens)
-    measuring = MEASURES + measuring_passes(recipe) * method.minibatches * each.count * forward
+    passes = measuring_passes(recipe)
+    measuring = (MEASURES if passes else NO_MEASURES) + passes * method.minibatches * each.count * forward
     return method.epochs * method.minibatches * step + measuring
 
 

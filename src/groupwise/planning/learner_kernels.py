@@ -23,8 +23,8 @@ EIGHT_BITS = 35
 """Of the update of `AT_ONCE` entries with 8-bit moments."""
 BLOCK, FORWARD_BLOCK = 51, 35
 """Of a block of logits, with and without a backward."""
-MEASURES = 49
-"""Of measuring an iteration, outside forwards."""
+NO_MEASURES, MEASURES = 3, 51
+"""Of an iteration, outside forwards and steps: where nothing is measured before the first step, and else."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,7 +33,7 @@ function meaning(name) {
 function figure(spec, runs, pick) {
   const lines = seriesOf(spec, runs);
   if (!lines.length) return null;
-  const outs = lines.map((line) => el("output", { "data-series": line.name, "data-run": line.run.name }, short(valueAt(line.value))));
+  const outs = lines.map((line) => el("output", { "data-series": line.name, "data-run": line.run.name, "data-value": exact(valueAt(line.value)) }, short(valueAt(line.value))));
   const mark = (line) => el("i", { class: `k${line.colour} d${line.dash}` });
   const keys = runs.length > 1
     ? [...new Set(lines.map((line) => line.name))].map((name) => el("span", { title: meaning(name) }, lines.find((line) => line.name === name).label, lines.map((line, i) => (line.name === name ? el("span", { class: "pair", title: visible(line.run.name) }, mark(line), outs[i]) : null))))

@@ -84,18 +84,20 @@ const showState = (text) => { state.value = text; state.dataset.iteration = Math
 const now = () => `live, iteration ${Math.max(0, ...DATA.runs.map((run) => run.last))}`;
 
 async function poll() {
+  let data = null;
   if (!paused && !document.hidden) {
     try {
       const answer = await fetch(`changes?since=${DATA.version}`, { cache: "no-store", credentials: "omit", redirect: "error" });
       if (!answer.ok) throw new Error(answer.status);
-      const data = await answer.json();
-      if (data.runs && !paused) redraw(data);
-      showState(now());
+      data = await answer.json();
     } catch {
       showState("no connection to groupwise watch");
     }
   }
   setTimeout(poll, PERIOD);
+  if (!data) return;
+  if (data.runs && !paused) redraw(data); // outside of the try: an error here is no lost connection
+  showState(now());
 }
 
 const pause = el("button", { type: "button", "aria-pressed": false, onclick: () => {

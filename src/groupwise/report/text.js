@@ -41,18 +41,21 @@ function write(node, text) {
   return node;
 }
 
-// A number with four significant digits, or with `digits`.
-function short(x, digits = 4) {
+// A number with so many significant digits.
+function rounded(x, digits) {
   if (x === null || x === undefined || Number.isNaN(x)) return "–";
   if (Number.isInteger(x) && Math.abs(x) < 1e15) return x.toLocaleString("en");
   const text = Number(x.toPrecision(digits));
   return Math.abs(text) < 1e-4 || Math.abs(text) >= 1e7 ? text.toExponential().replace("e+", "e") : String(text);
 }
 
+// A number with four significant digits. It has one argument, so that lists can be mapped with it.
+const short = (x) => rounded(x, 4);
+
 // The numbers of an axis, with as many digits as tell them apart; null is a tick without a label.
 function tickLabels(ticks) {
   for (let digits = 4; ; digits++) {
-    const labels = ticks.map((t) => (t === null ? "" : short(Number(t.toPrecision(12)), digits)));
+    const labels = ticks.map((t) => (t === null ? "" : rounded(Number(t.toPrecision(12)), digits)));
     const shown = labels.filter(Boolean);
     if (digits === 12 || new Set(shown).size === shown.length) return labels;
   }

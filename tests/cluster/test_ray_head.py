@@ -49,10 +49,10 @@ except GroupwiseError as error:
 
 @pytest.fixture
 def head() -> Iterator[Any]:
-    """A cluster of one node."""
+    """A cluster of one node, with a CPU for rank 0 and for each of two engines."""
     from ray.cluster_utils import Cluster
 
-    node = {"num_cpus": 2, "include_dashboard": False, "object_store_memory": MEMORY}
+    node = {"num_cpus": 3, "include_dashboard": False, "object_store_memory": MEMORY}
     cluster = Cluster(initialize_head=True, head_node_args=node)
     yield cluster
     cluster.shutdown()

@@ -246,6 +246,7 @@ def test_a_sharded_run_whose_rank_is_killed_while_saving_ends_with_the_bits_of_o
     assert [name for name, x in expected.items() if not torch.equal(x, found[name])] == []
 
 
+@pytest.mark.slow
 def test_no_rank_reads_a_whole_model_if_the_engines_are_elsewhere(
     one: Path, tmp_path: Path, pids: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -122,4 +122,5 @@ def _not_run(study: Study, part: str) -> str:
     """The text of a tuned part whose fresh seeds have not run."""
     arms = len(study.parts[part])
     grid, fresh = arms * len(WHOLE.factors) * len(TUNING_SEEDS), arms * len(FRESH)
-    return f"*Not compared yet.* `python -m studies {study.name}` makes {grid} runs of grids and {fresh} at the best rates."
+    runs = f"{grid} runs of grids and {fresh} at the best rates"
+    return f"*Not compared yet.* `python -m studies {study.name}` makes {runs}."

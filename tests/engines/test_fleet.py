@@ -14,6 +14,7 @@ from groupwise.engines import Fleet, NativeEngine, RemoteEngine, WeightsFilesDir
 from groupwise.engines.remote import engine_slots
 from groupwise.engines.remote import fleet as fleets
 from groupwise.engines.remote.heartbeat import PACE, HeartbeatMonitor, UnansweredRequest
+from groupwise.engines.remote.weights_probe import ProbeScores
 from groupwise.engines.remote.wire import PROTOCOL, encode, read_message
 from groupwise.models import Decoder
 from tests.engines.lines import IDENTITY, blank, changed, engine, pair, remote, run, server, weights
@@ -158,6 +159,32 @@ def test_the_probe_tells_new_old_and_half_loaded_weights_apart(
 
     run(go())
     assert isinstance(errors[-1], LogprobMismatch) and expected in errors[-1].what
+
+
+@pytest.mark.parametrize(
+    ("noise", "change", "has_new", "admitted"),
+    [(0.0, 1e-6, True, True), (0.0, 1e-6, False, False), (8e-4, 1e-5, True, True), (1e-4, 5e-4, False, False)],
+)
+def test_the_rounding_of_other_kernels_is_not_taken_for_the_weights_before(
+    noise: float, change: float, has_new: bool, admitted: bool
+) -> None:
+    """The scores of the engine lie by the noise beside those of its weights, on the side of the weights before."""
+    probe = WeightsProbe(decoder(), without_end_token(), 1e-3)
+    before = tuple(-1.0 - 0.1 * i for i in range(len(probe.answer)))
+    new = tuple(x + change for x in before)
+
+    class Engine:
+        name, version = "engine", 2
+
+        async def score(self, *_: Any, pictures: Any) -> tuple[float, ...]:
+            return tuple(x - noise for x in (new if has_new else before))
+
+    checked = probe.check(Engine(), ProbeScores(new, before))  # type: ignore[arg-type]
+    if admitted:
+        run(checked)
+    else:
+        with pytest.raises(LogprobMismatch, match="the weights of the version before"):
+            run(checked)
 
 
 def test_a_fleet_whose_engines_all_have_wrong_weights_ends_with_mismatch(tmp_path: Path) -> None:

@@ -6,12 +6,13 @@ from `FIRST_SEED` on, and the differences within a seed are tested after each nu
 Pocock's bound. The first look that decides ends the runs.
 """
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from groupwise.certificates.effect_comparisons import LEVEL
-from groupwise.certificates.effect_plans import FIRST_SEED, TUNING_SEEDS
+from groupwise.certificates.effect_plans import FIRST_SEED, TUNING_SEEDS, best
 from groupwise.certificates.studies import StudyRun, StudyRunResult
 from groupwise.config.recipe import Recipe
 from groupwise.core import counted
@@ -55,11 +56,13 @@ class Claim:
         """The rate at which a side runs with the fresh seeds; None before its tuning runs are there."""
         if len(self.rates) == 1:
             return self.rates[0]
-        runs = {rate: [self.trial(side, rate, seed) for seed in TUNING_SEEDS] for rate in self.rates}
-        if not all(run in results for trials in runs.values() for run in trials):
-            return None
-        means = {r: average(self.mean(results[run], self.metric) for run in runs[r]) for r in self.rates}
-        return max(self.rates, key=means.__getitem__)
+        return best(self.rates, [self._score(side, rate, results) for rate in self.rates])
+
+    def _score(self, side: int, rate: str, results: Results) -> float:
+        """The mean of the metric over the tuning runs of a side at a rate; NaN while one is missing."""
+        runs = [results.get(self.trial(side, rate, seed)) for seed in TUNING_SEEDS]
+        values = [math.nan if run is None else self.mean(run, self.metric) for run in runs]
+        return average(values)
 
     def pairs(self, results: Results) -> Iterator[tuple[StudyRun, StudyRun]]:
         """The runs of both sides with each fresh seed, once the rates are known."""

@@ -9,7 +9,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from groupwise.certificates.effect_plans import TUNING_SEEDS, WHOLE, merged, path_of
+from groupwise.certificates.effect_plans import TUNING_SEEDS, WHOLE, best, merged, path_of
 from groupwise.certificates.studies import StudyRun
 from studies.study import FRESH, Arm, Measured, Results, Study, average, points, table
 
@@ -60,8 +60,7 @@ def _score(runs: list, choice: Choice) -> float:
 def chosen(arm: Arm, choice: Choice, results: Results) -> Arm | None:
     """The arm at its best rate; None before its grid has run."""
     arms = grid_of(arm)
-    scores = scores_of(arms, choice, results)
-    return None if any(map(math.isnan, scores)) else arms[scores.index(max(scores))]
+    return best(arms, scores_of(arms, choice, results))
 
 
 def tuned_runs(study: Study, results: Results) -> dict[StudyRun, set[str]]:
@@ -69,9 +68,9 @@ def tuned_runs(study: Study, results: Results) -> dict[StudyRun, set[str]]:
     runs: dict[StudyRun, set[str]] = {}
     for part, choice in TUNED.get(study.name, {}).items():
         arms = study.parts[part].values()
-        best = [chosen(arm, choice, results) for arm in arms]
+        taken = [chosen(arm, choice, results) for arm in arms]
         grid = [tried.trial(seed) for arm in arms for tried in grid_of(arm) for seed in TUNING_SEEDS]
-        fresh = [arm.trial(seed) for seed in FRESH for arm in best if arm is not None]
+        fresh = [arm.trial(seed) for seed in FRESH for arm in taken if arm is not None]
         runs |= {run: {*study.metrics, choice.metric} for run in [*grid, *fresh]}
     return runs
 
@@ -80,9 +79,9 @@ def at_best_rates(study: Study, results: Results) -> dict[str, Measured]:
     """The results of the tuned parts at the best rates, on fresh seeds, where every arm has run."""
     found = {}
     for part, choice in TUNED.get(study.name, {}).items():
-        best = {key: chosen(arm, choice, results) for key, arm in study.parts[part].items()}
-        arms = {key: arm for key, arm in best.items() if arm is not None}
-        if len(arms) == len(best) and (measured := Measured(arms, results, FRESH)).seeds:
+        taken = {key: chosen(arm, choice, results) for key, arm in study.parts[part].items()}
+        arms = {key: arm for key, arm in taken.items() if arm is not None}
+        if len(arms) == len(taken) and (measured := Measured(arms, results, FRESH)).seeds:
             found[part] = measured
     return found
 
@@ -102,20 +101,22 @@ def grid_table(study: Study, part: str, choice: Choice, results: Results) -> str
     """The scores of each arm at each rate, the chosen one bold; empty before any has run."""
     rows = []
     for key, arm in study.parts[part].items():
-        arms, best = grid_of(arm), chosen(arm, choice, results)
-        cells = [_cell(tried, x, best) for tried, x in zip(arms, scores_of(arms, choice, results), strict=True)]
+        arms = grid_of(arm)
+        scores = scores_of(arms, choice, results)
+        taken = best(arms, scores)
+        cells = [_cell(tried, x, taken) for tried, x in zip(arms, scores, strict=True)]
         rows.append((key, *cells))
     if not any(cell for row in rows for cell in row[1:]):
         return ""
     return table(("arm", *(f"rate x {factor:.3g}" for factor in WHOLE.factors)), rows)
 
 
-def _cell(arm: Arm, score: float, best: Arm | None) -> str:
+def _cell(arm: Arm, score: float, taken: Arm | None) -> str:
     if math.isnan(score):
         return ""
     rate = next(line.partition(" = ")[2] for line in arm.settings if path_of(line) == "optimizer.lr")
     text = f"{rate}: {'collapsed' if score == -math.inf else f'{score:.3f}'}"
-    return f"**{text}**" if arm == best else text
+    return f"**{text}**" if arm == taken else text
 
 
 def _not_run(study: Study, part: str) -> str:

@@ -8,6 +8,7 @@ from groupwise.certificates.effect_plans import FIRST_SEED, Results, pair_of, pl
 from groupwise.certificates.studies import StudyRun
 from groupwise.evaluation.seed_verdicts import LOOKS
 from groupwise.methods import ExpectedEffect, published, reference_of
+from groupwise.methods.effect_settings import LARGE_GROUPS
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,13 +80,7 @@ ABLATIONS = (
             parent="s_grpo",
             min_difference=0.05,
             runs_matched_by="steps",
-            settings=(
-                "prompts = 16",
-                "method.group_size = 16",
-                "method.minibatches = 4",
-                NO_KL,
-                "evaluate.problems = 64",
-            ),
+            settings=(*LARGE_GROUPS, "evaluate.problems = 64"),
             own_settings=("method.objective.aggregate = sequence_mean",),
         ),
         "The shared prefix of the exits cancels under token_mean only, so a mean over sequences should lose accuracy.",

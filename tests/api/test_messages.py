@@ -53,7 +53,7 @@ PIECES = (
 NO_MESSAGES = (
     "config/python_advice.py", "config/command_line_advice.py", "config/constructor_advice.py",
     "methods/classics/", "methods/contrast/", "methods/flow/", "methods/multi_agent/", "methods/ratio/",
-    "methods/rewards_and_advantages/", "methods/sampling/", "methods/stored/", "training/build_run.py",
+    "methods/rewards_and_advantages/", "methods/sampling/", "methods/effect_settings.py", "training/build_run.py",
 )  # fmt: skip
 """Patterns, the settings of papers, and the evidence of an error, which is data."""
 CALL = re.compile(r"\bgw\.[a-z]\w+\(|=gw\.")

@@ -5,9 +5,10 @@ of a comparison has a grid around its parent's rate, and one of the bounds that 
 """
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
+from typing import TypeVar
 
 from groupwise.certificates.studies import HELD_OUT, StudyRun, StudyRunResult
 from groupwise.config.registry import methods
@@ -16,6 +17,7 @@ from groupwise.evaluation.seed_verdicts import LOOKS
 from groupwise.methods import ExpectedEffect, reference_of
 from groupwise.objective import policy_gradient
 
+T = TypeVar("T")
 TUNING_SEEDS = (90, 91)
 """Seeds on which rates and bounds are chosen. No comparison has them."""
 FIRST_SEED = 100
@@ -79,8 +81,16 @@ class Side:
 
     def chosen(self, metric: str, results: Results) -> tuple[str, ...] | None:
         """The settings with the largest score, of equal ones those with the smallest rate; None before the grid ran."""
-        scores = self.scores(metric, results)
-        return None if any(map(math.isnan, scores)) else self.choices[scores.index(max(scores))]
+        return best(self.choices, self.scores(metric, results))
+
+
+def best(choices: Sequence[T], scores: Sequence[float]) -> T | None:
+    """The choice with the largest score, the first of equal ones; None while a score is NaN, as its runs are missing.
+
+    >>> best(("1e-4", "3e-4", "1e-3"), (0.5, 0.5, 0.1)), best(("1e-4", "3e-4"), (0.5, math.nan))
+    ('1e-4', None)
+    """
+    return None if any(map(math.isnan, scores)) else choices[scores.index(max(scores))]
 
 
 @cache

@@ -9,10 +9,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from groupwise.config.recipe import Recipe
+from groupwise.data import CLIPPED
 from groupwise.methods import Method
 from groupwise.objective import Clip, DualClip, sequence_ratio, sequence_ratio_per_token, token_ratio
 
-CLIPPED = "clip_ratio/region_mean"
 MANY = 0.25
 """Bounds that discard more than this share of the tokens give a note or a warning."""
 TOKEN_SPREAD = 0.02

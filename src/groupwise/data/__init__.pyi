@@ -90,6 +90,7 @@ from groupwise.data.measures import label_of as label_of
 from groupwise.data.measures import side_models_of as side_models_of
 from groupwise.data.metric_definitions import ACCURACY as ACCURACY
 from groupwise.data.metric_definitions import ACCURACY_GREEDY as ACCURACY_GREEDY
+from groupwise.data.metric_definitions import CLIPPED as CLIPPED
 from groupwise.data.metric_definitions import ENTROPY as ENTROPY
 from groupwise.data.metric_definitions import ENTROPY_SHARE as ENTROPY_SHARE
 from groupwise.data.metric_definitions import ENTROPY_WINDOW as ENTROPY_WINDOW
@@ -107,6 +108,8 @@ from groupwise.data.metric_definitions import REWARD as REWARD
 from groupwise.data.metric_definitions import SCORE as SCORE
 from groupwise.data.metric_definitions import SCORE_GREEDY as SCORE_GREEDY
 from groupwise.data.metric_definitions import SECONDS as SECONDS
+from groupwise.data.metric_definitions import SEND_SECONDS as SEND_SECONDS
+from groupwise.data.metric_definitions import SENT_BYTES as SENT_BYTES
 from groupwise.data.metric_definitions import SPEED as SPEED
 from groupwise.data.metric_definitions import STALENESS_MAX as STALENESS_MAX
 from groupwise.data.metric_definitions import STALENESS_MEAN as STALENESS_MEAN

@@ -9,6 +9,7 @@ from groupwise.data.logprob_gap import GAP, LARGEST_GAP
 __all__ = [
     "ACCURACY",
     "ACCURACY_GREEDY",
+    "CLIPPED",
     "ENTROPY",
     "ENTROPY_SHARE",
     "ENTROPY_WINDOW",
@@ -26,6 +27,8 @@ __all__ = [
     "SCORE",
     "SCORE_GREEDY",
     "SECONDS",
+    "SEND_SECONDS",
+    "SENT_BYTES",
     "SPEED",
     "STALENESS_MAX",
     "STALENESS_MEAN",
@@ -56,6 +59,8 @@ ACCURACY, ACCURACY_GREEDY = "eval/accuracy", "eval/accuracy_greedy"
 SCORE, SCORE_GREEDY = "eval/score", "eval/score_greedy"
 EVAL_LOSS, EVAL_TOKEN_ACCURACY = "eval/loss", "eval/mean_token_accuracy"
 EVAL_PAIR_ACCURACY = "eval/rewards/accuracies"
+CLIPPED = "clip_ratio/region_mean"
+SENT_BYTES, SEND_SECONDS = "engine/sent_bytes", "engine/send_seconds"
 REWARD, LOSS, GRAD_NORM, ENTROPY = "reward", "loss", "grad_norm", "entropy"
 MEAN_LENGTH, TRAINED_TOKENS = "completions/mean_length", "num_tokens"
 NO_SIGNAL, TRUNCATED = "frac_reward_zero_std", "completions/clipped_ratio"
@@ -214,7 +219,7 @@ _BY_QUESTION: dict[str, tuple[Metric, ...]] = {
         Metric("grad_norm_clipped", "mean gradient norm of the steps after clipping"),
         Metric("clip_ratio/low_mean", "share of tokens clipped at the low side"),
         Metric("clip_ratio/high_mean", "share of tokens clipped at the high side"),
-        Metric("clip_ratio/region_mean", "share of clipped tokens"),
+        Metric(CLIPPED, "share of clipped tokens"),
         Metric("ratio/min", "smallest ratio of the surrogate over tokens"),
         Metric("ratio/p01", "1 % percentile of the ratio"),
         Metric("ratio/p50", "median of the ratio"),
@@ -341,8 +346,8 @@ _BY_QUESTION: dict[str, tuple[Metric, ...]] = {
             better="higher",
         ),
         Metric("engine/restarts", "engines in other processes that were lost and started again", better="lower"),
-        Metric("engine/sent_bytes", "bytes of weights sent to engines on other hosts, once to each host"),
-        Metric("engine/send_seconds", "seconds of sending them, added over the hosts", better="lower"),
+        Metric(SENT_BYTES, "bytes of weights sent to engines on other hosts, once to each host"),
+        Metric(SEND_SECONDS, "seconds of sending them, added over the hosts", better="lower"),
         Metric("memory_mib", "largest resident memory of the process so far, in MiB", better="lower"),
         Metric("clock", "local time at the end of the iteration"),
     ),

@@ -5,8 +5,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from groupwise.checks.check_clip_bounds import CLIPPED, discarded
+from groupwise.checks.check_clip_bounds import discarded
 from groupwise.data import (
+    CLIPPED,
     ENTROPY,
     ENTROPY_SHARE,
     ENTROPY_WINDOW,

@@ -9,6 +9,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from groupwise.data import (
+    CLIPPED,
     ENTROPY,
     GAP,
     LARGEST_GAP,
@@ -100,7 +101,7 @@ def describe_step(step: Batch, objective: Objective) -> dict[str, float]:
     if isinstance(objective.surrogate, ReportsClipping):
         low, high = objective.surrogate.clipped(step)
         metrics["clip_ratio/low_mean"], metrics["clip_ratio/high_mean"] = _share(low), _share(high)
-        metrics["clip_ratio/region_mean"] = _share(low | high)
+        metrics[CLIPPED] = _share(low | high)
     for measure in step.measures:
         if isinstance(measure, Logp) and measure.model != "policy" and not measure.view:
             name = "kl" if measure.model == "reference" else f"kl/{measure.model}"

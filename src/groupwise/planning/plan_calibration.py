@@ -6,6 +6,7 @@ from statistics import median
 
 from groupwise.config.recipe import Recipe
 from groupwise.core import Usage
+from groupwise.data import SEND_SECONDS, SENT_BYTES
 from groupwise.engines import Served
 from groupwise.models import DecoderShape
 from groupwise.planning.cost_model import TokenLengths
@@ -15,7 +16,6 @@ from groupwise.runs.json_lines import read_lines
 from groupwise.runs.run_layout import RunLayout, iteration_files
 
 SAMPLE, LEARN = "seconds/sample", "seconds/learn"
-SENT, SENDING = "engine/sent_bytes", "engine/send_seconds"
 ONE = DevicePlacement(device_count=1, generator_devices=1, learner_devices=1, tensor_parallel=1)
 
 
@@ -58,9 +58,9 @@ def check_measurable(run: Path, recipe: Recipe) -> None:
 
 def send_rate(run: Path) -> float:
     """The bytes per second at which a run sent weights to each host of engines; 0 if it sent none."""
-    timings = [line for line in read_lines(RunLayout(run).timings) if SENT in line and SENDING in line]
-    seconds = sum(line[SENDING] for line in timings)
-    return sum(line[SENT] for line in timings) / seconds if seconds else 0.0
+    timings = [line for line in read_lines(RunLayout(run).timings) if SENT_BYTES in line and SEND_SECONDS in line]
+    seconds = sum(line[SEND_SECONDS] for line in timings)
+    return sum(line[SENT_BYTES] for line in timings) / seconds if seconds else 0.0
 
 
 def phase_seconds(run: Path) -> tuple[float, float]:

@@ -12,6 +12,7 @@ from torch import Tensor
 from groupwise.config.recipe_errors import method_suggestion
 from groupwise.config.registry import methods as published_methods
 from groupwise.core import BadData, Usage
+from groupwise.data import CLIPPED
 from groupwise.methods import Method
 from groupwise.objective import ReportsClipping, describe_step
 from groupwise.whatif.recompute_method import RecomputedMethod, recompute
@@ -98,7 +99,7 @@ def mean(x: Tensor) -> float | None:
 
 def clipped_share(of: RecomputedMethod) -> float | None:
     """The share of tokens that the surrogate clips; None for a surrogate without bounds."""
-    return describe_step(of.batch, of.method.objective).get("clip_ratio/region_mean")
+    return describe_step(of.batch, of.method.objective).get(CLIPPED)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,6 +5,7 @@ from collections import defaultdict
 from collections.abc import Awaitable, Callable
 from time import monotonic
 
+from groupwise.data import SEND_SECONDS, SENT_BYTES
 from groupwise.engines.remote.weights_file import WeightsFile
 
 AT_ONCE = 16
@@ -42,4 +43,4 @@ class HostUploads:
         """The bytes sent since the last call, and the seconds of these uploads, added up; empty if there was none."""
         sent, seconds = self._bytes, self._seconds
         self._bytes, self._seconds = 0, 0.0
-        return {"engine/sent_bytes": float(sent), "engine/send_seconds": seconds} if sent else {}
+        return {SENT_BYTES: float(sent), SEND_SECONDS: seconds} if sent else {}

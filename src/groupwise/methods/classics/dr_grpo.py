@@ -8,6 +8,7 @@ from torch import Tensor
 
 from groupwise.advantages import centred
 from groupwise.data import Batch, Finish, Shaping
+from groupwise.methods.effect_settings import LARGE_GROUPS
 from groupwise.methods.method import Method
 from groupwise.methods.reference import ExpectedEffect, PaperDifference, PaperReference
 from groupwise.objective import Clip, Objective, budget_mean
@@ -94,12 +95,7 @@ A_i = R_i - mean(R)""",
         parent="grpo",
         min_difference=1.0,
         runs_matched_by="steps",
-        settings=(
-            "prompts = 16",
-            "method.group_size = 16",
-            "method.minibatches = 4",
-            "method.objective.penalties = []",
-        ),
+        settings=LARGE_GROUPS,
         kept="eval/accuracy",
         plan="whole",
     ),

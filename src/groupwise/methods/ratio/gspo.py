@@ -1,6 +1,7 @@
 """GSPO: Group Sequence Policy Optimization."""
 
 from groupwise.advantages import Standardised
+from groupwise.methods.effect_settings import GSPO_BOUNDS
 from groupwise.methods.method import Method
 from groupwise.methods.reference import ExpectedEffect, PaperDifference, PaperReference
 from groupwise.objective import Clip, Objective, group_mean, sequence_ratio
@@ -67,11 +68,7 @@ A_i = (R_i - mean(R)) / std(R)""",
         "tests/golden/test_methods.py::test_worked_numbers[gspo]",
         "tests/golden/test_methods.py::test_paper_window_clips_both",
     ),
-    tuned_settings=(
-        ("method.objective.surrogate.low = 3e-4", "method.objective.surrogate.high = 4e-4"),
-        ("method.objective.surrogate.low = 3e-3", "method.objective.surrogate.high = 4e-3"),
-        ("method.objective.surrogate.low = 3e-2", "method.objective.surrogate.high = 4e-2"),
-    ),
+    tuned_settings=GSPO_BOUNDS,
     expected_effect=ExpectedEffect(
         metric="eval/accuracy",
         direction="up",

@@ -1,6 +1,7 @@
 """GSPO-token: GSPO for advantages that differ within a sequence."""
 
 from groupwise.advantages import Standardised
+from groupwise.methods.effect_settings import GSPO_BOUNDS
 from groupwise.methods.method import Method
 from groupwise.methods.reference import PaperDifference, PaperReference
 from groupwise.objective import Clip, Objective, group_mean, sequence_ratio_per_token
@@ -63,10 +64,6 @@ s_i = exp( 1/|y_i| sum_t log(pi(y_it) / pi_old(y_it)) )""",
         "tests/golden/test_methods.py::test_whole_path[gspo_token]",
         "tests/golden/test_methods.py::test_worked_numbers[gspo_token]",
     ),
-    tuned_settings=(
-        ("method.objective.surrogate.low = 3e-4", "method.objective.surrogate.high = 4e-4"),
-        ("method.objective.surrogate.low = 3e-3", "method.objective.surrogate.high = 4e-3"),
-        ("method.objective.surrogate.low = 3e-2", "method.objective.surrogate.high = 4e-2"),
-    ),
+    tuned_settings=GSPO_BOUNDS,
     unmeasured_reason="It equals GSPO to the bit where all tokens of an answer have one advantage.",
 )

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from groupwise.advantages import Standardised
 from groupwise.data import Aggregate, Batch, EqualWeightUnit
+from groupwise.methods.effect_settings import LARGE_GROUPS
 from groupwise.methods.method import Method
 from groupwise.methods.reference import ExpectedEffect, PaperDifference, PaperReference
 from groupwise.objective import Clip, Objective, group_mean, sequence_ratio
@@ -91,14 +92,7 @@ A_i = (R_i - mean(R)) / std(R)""",
         parent="gspo",
         min_difference=1,
         runs_matched_by="steps",
-        settings=(
-            "prompts = 16",
-            "method.group_size = 16",
-            "method.minibatches = 4",
-            "method.objective.penalties = []",
-            "method.objective.surrogate.low = 2e-3",
-            "method.objective.surrogate.high = 2.5e-3",
-        ),
+        settings=(*LARGE_GROUPS, "method.objective.surrogate.low = 2e-3", "method.objective.surrogate.high = 2.5e-3"),
     ),
     our_finding="On wordy_sums wrong answers became 3.2 tokens shorter than with GSPO, and correct ones 1.1: a long "
     "wrong answer is pushed down harder, too.",

@@ -10,6 +10,7 @@ from torch import Tensor
 from groupwise.advantages import Standardised
 from groupwise.data import Batch, Outcome, Shaping
 from groupwise.learner import InitialPolicy
+from groupwise.methods.effect_settings import LARGE_GROUPS
 from groupwise.methods.method import Method
 from groupwise.methods.reference import ExpectedEffect, PaperDifference, PaperReference
 from groupwise.objective import KL, Objective, group_mean
@@ -100,12 +101,7 @@ A_i = (R_i - mean(R)) / std(R), GRPO's objective""",
         parent="grpo",
         min_difference=1.0,
         runs_matched_by="steps",
-        settings=(
-            "prompts = 16",
-            "method.group_size = 16",
-            "method.minibatches = 4",
-            "method.objective.penalties = []",
-        ),
+        settings=LARGE_GROUPS,
         kept="eval/accuracy",
     ),
 )

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from groupwise.advantages import Standardised
 from groupwise.data import Batch, NeededMeasure, Outcome, Shaping, Subscore
+from groupwise.methods.effect_settings import LARGE_GROUPS
 from groupwise.methods.method import Method
 from groupwise.methods.reference import ExpectedEffect, PaperDifference, PaperReference
 from groupwise.objective import Clip, Objective, token_mean
@@ -111,10 +112,7 @@ J = 1/(sum_i |o_i|) sum_i sum_t min[ r_it A_i, clip(r_it, 0.8, 1.28) A_i ]""",
         min_difference=0.05,
         runs_matched_by="steps",
         settings=(
-            "prompts = 16",
-            "method.group_size = 16",
-            "method.minibatches = 4",
-            "method.objective.penalties = []",
+            *LARGE_GROUPS,
             'verifier = {kind = "HackableScore", verifier = "sum_steps"}',
             'method.shaping = ["Correctness", {kind = "AddSubscore", subscore = "quality"}]',
         ),

@@ -9,6 +9,7 @@ from torch import Tensor
 from groupwise.advantages import Standardised
 from groupwise.data import Batch, NeededMeasure, Shaping, Subscore
 from groupwise.learner import InitialPolicy
+from groupwise.methods.effect_settings import LARGE_GROUPS
 from groupwise.methods.method import Method
 from groupwise.methods.reference import ExpectedEffect, PaperDifference, PaperReference
 from groupwise.methods.schedules import ExponentialDecay
@@ -107,10 +108,7 @@ A_i = (R_i - mean(R)) / std(R), GRPO's objective""",
         min_difference=0.02,
         runs_matched_by="steps",
         settings=(
-            "prompts = 16",
-            "method.group_size = 16",
-            "method.minibatches = 4",
-            "method.objective.penalties = []",
+            *LARGE_GROUPS,
             'verifier = {kind = "HackableScore", verifier = "sum_steps"}',
             "method.schedules = {}",
             'method.shaping = ["Correctness", {kind = "AddSubscore", subscore = "quality", weight = 0.3}]',

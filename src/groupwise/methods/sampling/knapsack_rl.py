@@ -8,6 +8,7 @@ from typing import ClassVar, TypedDict
 
 from groupwise.advantages import Bounded, Standardised
 from groupwise.data import Curriculum, Draw, Rollout, Task
+from groupwise.methods.effect_settings import REPEATED_SUMS
 from groupwise.methods.method import Method
 from groupwise.methods.reference import ExpectedEffect, PaperDifference, PaperReference
 from groupwise.objective import DualClip, Objective, token_mean
@@ -213,13 +214,7 @@ a surplus beyond sum_i log(1 - c) / log max(p_i, 1 - p_i) goes to prompts with p
         parent="grpo",
         min_difference=0.03,
         runs_matched_by="tokens",
-        settings=(
-            "task = benchmarks/atlas/repeats/train.jsonl",
-            "held_out = benchmarks/atlas/repeats/test.jsonl",
-            "verifier = last_number",
-            "iterations = 45",
-            "method.objective.penalties = []",
-        ),
+        settings=REPEATED_SUMS,
         acted="curriculum/known",
         plan="whole",
     ),

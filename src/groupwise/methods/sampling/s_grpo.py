@@ -22,6 +22,7 @@ from groupwise.data import (
     Subscore,
     verdicts_have,
 )
+from groupwise.methods.effect_settings import LARGE_GROUPS
 from groupwise.methods.method import Method
 from groupwise.methods.reference import ExpectedEffect, PaperDifference, PaperReference
 from groupwise.objective import Clip, Objective, token_mean
@@ -147,12 +148,7 @@ R_i = 2^-(K_i - 1) if correct, K_i the number of correct answers up to exit i; A
         parent="grpo",
         min_difference=2.0,
         runs_matched_by="steps",
-        settings=(
-            "prompts = 16",
-            "method.group_size = 16",
-            "method.minibatches = 4",
-            "method.objective.penalties = []",
-        ),
+        settings=LARGE_GROUPS,
         kept="eval/accuracy",
     ),
 )

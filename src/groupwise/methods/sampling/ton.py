@@ -2,6 +2,7 @@
 
 from groupwise.advantages import Standardised
 from groupwise.learner import InitialPolicy
+from groupwise.methods.effect_settings import LARGE_GROUPS
 from groupwise.methods.method import Method
 from groupwise.methods.reference import ExpectedEffect, PaperDifference, PaperReference
 from groupwise.objective import KL, Objective, policy_gradient, sequence_mean
@@ -70,14 +71,7 @@ r_i = 1[correct] + 1[form]; an empty thought has the form""",
         parent="grpo",
         min_difference=2.0,
         runs_matched_by="steps",
-        settings=(
-            "prompts = 16",
-            "method.group_size = 16",
-            "method.minibatches = 4",
-            "method.objective.penalties = []",
-            "warm_start.drop_thoughts = 0.5",
-            'warm_start.thought_marks = ["", "#"]',
-        ),
+        settings=(*LARGE_GROUPS, "warm_start.drop_thoughts = 0.5", 'warm_start.thought_marks = ["", "#"]'),
         kept="eval/accuracy",
     ),
 )

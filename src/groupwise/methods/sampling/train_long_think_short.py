@@ -9,6 +9,7 @@ from torch import Tensor
 from groupwise.advantages import Standardised
 from groupwise.data import Batch, Shaping
 from groupwise.learner import InitialPolicy
+from groupwise.methods.effect_settings import LARGE_GROUPS
 from groupwise.methods.method import Method
 from groupwise.methods.reference import ExpectedEffect, PaperDifference, PaperReference
 from groupwise.methods.schedules import Staircase
@@ -119,12 +120,7 @@ B = max(1, 256 * 0.7^floor(t / T))""",
         parent="grpo",
         min_difference=2.0,
         runs_matched_by="steps",
-        settings=(
-            "prompts = 16",
-            "method.group_size = 16",
-            "method.minibatches = 4",
-            "method.objective.penalties = []",
-        ),
+        settings=LARGE_GROUPS,
         own_settings=(
             (
                 'method.schedules = {"shaping.1.budget_tokens" = '

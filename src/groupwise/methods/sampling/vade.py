@@ -8,6 +8,7 @@ from typing import ClassVar, Literal, TypedDict
 from groupwise.advantages import Standardised
 from groupwise.data import Curriculum, Draw, Rollout, Task
 from groupwise.learner import InitialPolicy
+from groupwise.methods.effect_settings import REPEATED_SUMS
 from groupwise.methods.method import Method
 from groupwise.methods.reference import ExpectedEffect, PaperDifference, PaperReference
 from groupwise.models import RandomPurpose, keyed_random
@@ -171,13 +172,7 @@ drawn: a <- l1 a + c, b <- l1 b + G - c;  not drawn: a <- l2 a, b <- l2 b""",
         parent="grpo",
         min_difference=0.05,
         runs_matched_by="steps",
-        settings=(
-            "task = benchmarks/atlas/repeats/train.jsonl",
-            "held_out = benchmarks/atlas/repeats/test.jsonl",
-            "verifier = last_number",
-            "iterations = 45",
-            "method.objective.penalties = []",
-        ),
+        settings=REPEATED_SUMS,
         acted="curriculum/known",
     ),
 )

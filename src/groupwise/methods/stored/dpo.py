@@ -1,6 +1,7 @@
 """DPO: Direct Preference Optimization."""
 
 from groupwise.learner import InitialPolicy
+from groupwise.methods.effect_settings import STORED_SUMS
 from groupwise.methods.method import Method
 from groupwise.methods.reference import ExpectedEffect, PaperDifference, PaperReference
 from groupwise.objective import Objective, PairwisePreference, pair_mean
@@ -58,11 +59,6 @@ d = log(pi(y | x) / pi_ref(y | x)), summed over the tokens of y; w is chosen, l 
         parent="sft",
         min_difference=0.03,
         runs_matched_by="steps",
-        settings=(
-            "task = benchmarks/atlas/stored_sums/train.jsonl",
-            "held_out = benchmarks/atlas/stored_sums/test.jsonl",
-            "verifier = last_number",
-            "iterations = 6",
-        ),
+        settings=(*STORED_SUMS, "iterations = 6"),
     ),
 )

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from groupwise.data import Batch, Logp, NeededMeasure, Surrogate, UnsplitUnit
 from groupwise.learner import InitialPolicy
+from groupwise.methods.effect_settings import STORED_SUMS
 from groupwise.methods.method import Method
 from groupwise.methods.reference import ExpectedEffect, PaperDifference, PaperReference
 from groupwise.objective import Objective, log_ratio_to, over_pairs, pair_mean, pairs
@@ -95,11 +96,6 @@ d = 1/|y| sum_t log(pi(y_t) / pi_ref(y_t)); w is chosen, l is rejected""",
         parent="dpo",
         min_difference=0.03,
         runs_matched_by="steps",
-        settings=(
-            "task = benchmarks/atlas/stored_sums/train.jsonl",
-            "held_out = benchmarks/atlas/stored_sums/test.jsonl",
-            "verifier = last_number",
-            "iterations = 60",
-        ),
+        settings=(*STORED_SUMS, "iterations = 60"),
     ),
 )

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from groupwise.data import Batch, Logp, NeededMeasure, Surrogate, UnsplitUnit
 from groupwise.learner import InitialPolicy
+from groupwise.methods.effect_settings import STORED_SUMS
 from groupwise.methods.method import Method
 from groupwise.methods.reference import ExpectedEffect, PaperDifference, PaperReference
 from groupwise.objective import Objective, log_ratio_to, sequence_mean
@@ -109,11 +110,6 @@ z = max(0, mean over answers of sum_t log(pi(y_t | x', y_<t) / pi_ref(y_t | x', 
         parent="dpo",
         min_difference=0.03,
         runs_matched_by="steps",
-        settings=(
-            "task = benchmarks/atlas/stored_sums/train.jsonl",
-            "held_out = benchmarks/atlas/stored_sums/test.jsonl",
-            "verifier = last_number",
-            "iterations = 6",
-        ),
+        settings=(*STORED_SUMS, "iterations = 6"),
     ),
 )

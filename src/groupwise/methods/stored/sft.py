@@ -1,5 +1,6 @@
 """SFT: supervised fine-tuning on the answers of the data rows."""
 
+from groupwise.methods.effect_settings import STORED_SUMS
 from groupwise.methods.method import Method
 from groupwise.methods.reference import ExpectedEffect, PaperDifference, PaperReference
 from groupwise.objective import Objective, policy_gradient, token_mean
@@ -53,11 +54,7 @@ J = 1 / sum_i |y_i| sum_i sum_t log pi(y_it | x_i, y_i,<t),  y_i a stored answer
         parent="reinforce",
         min_difference=0.05,
         runs_matched_by="steps",
-        settings=(
-            "task = benchmarks/atlas/stored_sums/train.jsonl",
-            "held_out = benchmarks/atlas/stored_sums/test.jsonl",
-            "verifier = last_number",
-        ),
+        settings=STORED_SUMS,
     ),
     our_finding="On sums of five numbers a model that guesses ends 20 iterations of REINFORCE at a held-out greedy "
     "accuracy of 0.952, and of SFT at 0.967, both at the better of two rates (five fresh seeds): the effect, stated as "

@@ -8,6 +8,7 @@ from torch import Tensor
 from torch.nn.functional import logsigmoid
 
 from groupwise.data import Batch, Surrogate, UnsplitUnit
+from groupwise.methods.effect_settings import STORED_SUMS
 from groupwise.methods.method import Method
 from groupwise.methods.reference import ExpectedEffect, PaperDifference, PaperReference
 from groupwise.objective import Objective, over_pairs, pair_mean, pairs
@@ -83,11 +84,6 @@ m = 1/|y| sum_t log pi(y_t | x, y_<t); w is chosen, l is rejected""",
         parent="dpo",
         min_difference=0.03,
         runs_matched_by="steps",
-        settings=(
-            "task = benchmarks/atlas/stored_sums/train.jsonl",
-            "held_out = benchmarks/atlas/stored_sums/test.jsonl",
-            "verifier = last_number",
-            "iterations = 6",
-        ),
+        settings=(*STORED_SUMS, "iterations = 6"),
     ),
 )

@@ -161,7 +161,8 @@ def test_the_settings_that_a_plan_prints_are_those_of_its_json(capsys: pytest.Ca
 @pytest.mark.slow
 def test_every_split_of_two_devices_runs_on_a_cpu(home: Path) -> None:
     """Ranks and engines are processes of this machine, one for each device of the plan."""
-    small = {"iterations": 2, "prompts": 2, "method.group_size": 4, "evaluate.problems": 2, "max_tokens": 12}
+    small = {"iterations": 2, "prompts": 2, "method.group_size": 4, "method.minibatches": 1, "max_tokens": 12}
+    small["evaluate.problems"] = 2
     recipe, shape = read("packaged"), planned_shape(find_model("calculator"))
     recipe = replace(recipe, machine=replace(recipe.machine, device="cpu", dtype="float32"))
     found = [(placement, lag) for placement, lag in splits(recipe, shape, 2) if lag < 2]

@@ -2,6 +2,7 @@
 
 import os
 import re
+import shlex
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -84,6 +85,41 @@ def test_ranks_on_two_hosts_and_engines_on_one_have_the_bits_of_one_process(
         assert [command.wait() for command in commands] == [0, 0], [each.output for each in commands]
         assert cable.lost > 10
     assert files(the_run(place)) == alone
+
+
+MACHINES = """
+name = "core"
+device_count = 2
+memory_gib = 8.0
+device_type = "cpu"
+tflops = 0.001
+memory_bandwidth_gb_s = 100.0
+link_bandwidth_gb_s = 10.0
+decode_step_overhead_ms = 0.001
+host_count = 2
+network_bandwidth_gb_s = 1.0
+rates_source = "made up, so that two devices learn"
+"""
+
+
+def test_the_commands_that_a_plan_prints_start_its_split(place: Path) -> None:
+    """Two sharded ranks on one host, two engines on the other: the bits of one process."""
+    (place / "two.toml").write_text(MACHINES)
+    settings = {**SMALL, "iterations": 2}
+    with two_hosts(place / "logs", delay=0.01) as (a, b, _):
+        planned = a.start("groupwise", "plan", "--machines", "two.toml", *options(settings), directory=place)
+        assert planned.wait() == 0, planned.output
+        assert "best: staleness 1, 2 generate, 2 learn" in planned.output, planned.output
+        engines = re.findall("^  engines on the other host: (.*)$", planned.output, re.M)[-1]
+        words = re.findall("^  started with: (.*)$", planned.output, re.M)[-1].replace("HOST", b.name)
+        there, here = b.shell(place), a.shell(place)
+        there.run(f"{engines} > engines.log 2>&1 &")
+        there.run("until [ $(grep -c 'is served at' engines.log) = 2 ]; do sleep 0.1; done")
+        here.run("addresses=$(sed -n \"s/.* is served at \\(.*\\); Ctrl-C ends/'\\1', /p\" engines.log)")
+        here.run(f"groupwise train {shlex.join(options(settings))} {words}")
+    alone, run = gw.train(out=place / "alone", **settings, **{"cluster.max_staleness": 1}).directory, the_run(place)
+    for file in ("metrics.jsonl", "model/model.safetensors"):
+        assert (run / file).read_bytes() == (alone / file).read_bytes(), file
 
 
 def test_a_trainer_goes_on_when_the_cable_to_its_engines_is_mended(alone: tuple[bytes, bytes], place: Path) -> None:

@@ -35,3 +35,18 @@ def split_obstacle(recipe: Recipe, shape: DecoderShape, *, learners: int, split:
     if not together and isinstance(shape, MixtureOfExpertsShape):
         return "engines in other processes do not run modules of transformers"
     return ""
+
+
+def hosts_obstacle(recipe: Recipe, *, hosts: int, host_devices: int, learners: int, split: int, together: bool) -> str:
+    """Why this version does not run a split of the devices of several hosts; empty if it does, or for one host."""
+    if hosts == 1:
+        return ""
+    if together:
+        return "engines that free their memory for the learner are on its host"
+    if split > 1:
+        return "engines of several devices are on the learner's host"
+    if learners > host_devices and learners % host_devices:
+        return f"{learners} ranks do not fill hosts of {host_devices} devices"
+    if recipe.lora is not None and not isinstance(recipe.engine, Vllm):
+        return "engines on other hosts take an adapter merged, as those of vLLM do"
+    return ""

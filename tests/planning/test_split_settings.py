@@ -44,6 +44,7 @@ RECIPES: dict[str, list[Change]] = {
     "packaged": [],
     "an engine with a small cache": [("engine.max_num_seqs", "8"), ("engine.kv_cache_tokens", "4096")],
     "an adapter": [("lora.rank", "4"), ("method", "rloo")],
+    "a base in 4 bits": [("lora.rank", "4"), ("machine.quantization", "nf4"), ("method", "rloo")],
     "a reference model": [("method", "grpo")],
     "a critic": [("method", "ppo")],
     "engines in other processes": [("engine.kind", "Served"), ("cluster.max_staleness", "1")],
@@ -51,6 +52,7 @@ RECIPES: dict[str, list[Change]] = {
     "vLLM": [("engine.kind", "Vllm")],
 }
 """Changes of the packaged recipe."""
+PUBLISHED = Path(__file__).parents[2] / "recipes" / "published"
 COUNTS = (1, 2, 8, 16)
 HOSTS = ((2, 1), (2, 8), (3, 8), (3, 6))
 """Numbers of hosts, and of the devices of each."""
@@ -110,7 +112,8 @@ def test_each_split_of_a_plan_is_accepted_and_uses_every_device(name: str) -> No
                 assert colocated == (placement.together and count > 1)
                 labels.add(placement.label)
     alone = {f"{count - 1} generate, 1 learn" for count in COUNTS[1:]}
-    assert labels >= ({"1 do both"} if name == "stored answers as drafts" else {"8 do both", *alone}), labels
+    one = {"stored answers as drafts", "a base in 4 bits"}
+    assert labels >= ({"1 do both"} if name in one else {"8 do both", *alone}), labels
 
 
 def addresses(count: int) -> str:
@@ -154,9 +157,19 @@ def test_each_split_of_several_hosts_is_accepted_and_uses_every_device(
                     on_learner_hosts = ranks
                 assert on_learner_hosts + far == hosts * count
                 labels.add(placement.label)
-    refused = {"stored answers as drafts", "an adapter"}
+    refused = {"stored answers as drafts", "an adapter", "a base in 4 bits"}
     assert name in refused or labels >= {"1 generate, 1 learn", "8 generate, 8 learn", "8 generate, 16 learn"}, labels
     assert bool(labels) == (name not in refused)
+
+
+def test_a_mixture_of_experts_is_planned_on_one_device() -> None:
+    """Engines in other processes, as each further device needs them, are refused such a model."""
+    sparse, recipe = planned_shape(PUBLISHED / "qwen3-30b-a3b"), read("packaged", (("prompts", "8"),))
+    large = replace(named_machines("8xh100"), memory_gib=1000.0)
+    for together in (True, False):
+        assert not [*placements(recipe, sparse, PROMPT, large, together=together, every=False)]
+    (alone,) = placements(recipe, sparse, PROMPT, replace(large, device_count=1), together=True, every=False)
+    assert alone.label == "1 do both"
 
 
 def test_an_engine_keeps_its_settings_in_other_processes() -> None:

@@ -30,10 +30,14 @@ def split_obstacle(recipe: Recipe, shape: DecoderShape, *, learners: int, split:
         return obstacles[0]
     if split > 1 and not isinstance(recipe.engine, Vllm):
         return "only engines of vLLM compute on several devices"
-    if (learners > 1 or not together) and isinstance(recipe.engine, Speculative):
+    if learners == 1 and together:
+        return ""
+    if isinstance(recipe.engine, Speculative):
         return "the engine Speculative samples in the learner's process only"
-    if not together and isinstance(shape, MixtureOfExpertsShape):
+    if isinstance(shape, MixtureOfExpertsShape):
         return "engines in other processes do not run modules of transformers"
+    if recipe.machine.quantization and not isinstance(recipe.engine, Vllm):
+        return "native engines in other processes take no base in 4 bits"
     return ""
 
 

@@ -51,10 +51,11 @@ def options(settings: dict[str, Any]) -> list[str]:
     return [word for name, value in settings.items() for word in (f"--{name}", str(value))]
 
 
-def torchrun(host: Host, place: Path, *words: str, restarts: int = 0) -> Command:
-    """Start torchrun on one of two hosts, with one rank."""
-    start = ["--nnodes", "2", "--nproc-per-node", "1", "--rdzv-backend", "c10d", "--rdzv-endpoint", "a:29400"]
-    start += ["--max-restarts", str(restarts), "-m", "groupwise"]
+def torchrun(host: Host, place: Path, *words: str, restarts: int = 0, numbered: bool = False) -> Command:
+    """Start torchrun on one of two hosts, with one rank. Its command may name the number of the host."""
+    number = ["--master-addr", "a", "--master-port", "29400", "--node-rank", str("ab".index(host.name))]
+    start = number if numbered else ["--rdzv-backend", "c10d", "--rdzv-endpoint", "a:29400"]
+    start += ["--nnodes", "2", "--nproc-per-node", "1", "--max-restarts", str(restarts), "-m", "groupwise"]
     return host.start("python", "-m", "torch.distributed.run", *start, *words, directory=place)
 
 
@@ -152,11 +153,13 @@ def test_a_cut_cable_to_the_engines_ends_the_run_with_their_host_and_another_one
 
 
 @contextmanager
-def two_ranks(place: Path, restarts: int = 0) -> Iterator[tuple[Host, Host, Cable, Command, Command]]:
+def two_ranks(
+    place: Path, restarts: int = 0, numbered: bool = False
+) -> Iterator[tuple[Host, Host, Cable, Command, Command]]:
     """Two hosts with a run of a rank on each, after its first iteration."""
     with two_hosts(place / "logs", delay=0.01) as (a, b, cable):
         words = ["train", *options(RANKS)]
-        first, second = (torchrun(host, place, *words, restarts=restarts) for host in (a, b))
+        first, second = (torchrun(host, place, *words, restarts=restarts, numbered=numbered) for host in (a, b))
         first.wait_for(f"1/{ITERATIONS}")
         yield a, b, cable, first, second
 
@@ -184,6 +187,13 @@ def test_a_cut_cable_ends_both_ranks_with_the_names_of_the_hosts_and_they_resume
     assert files(the_run(place)) == alone
 
 
+def test_torchrun_of_a_numbered_host_ends_with_its_rank_after_a_cut(place: Path) -> None:
+    with two_ranks(place, numbered=True) as (_, _, cable, first, second):
+        cable.cut()
+        assert first.wait() != 0 and second.wait() != 0
+        assert "rank 1 is on host b" in first.output and "rank 0 is at a:" in second.output
+
+
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP], ids=lambda number: number.name)
 def test_a_killed_or_stopped_rank_ends_torchrun_on_both_hosts(
     number: signal.Signals, alone: tuple[bytes, bytes], place: Path
@@ -195,8 +205,11 @@ def test_a_killed_or_stopped_rank_ends_torchrun_on_both_hosts(
     assert resumed_on_one_rank(place) == alone
 
 
-def test_torchrun_starts_the_ranks_of_both_hosts_again(alone: tuple[bytes, bytes], place: Path) -> None:
-    with two_ranks(place, restarts=1) as (_, b, _, first, second):
+@pytest.mark.parametrize("numbered", [False, True], ids=["c10d", "numbered"])
+def test_torchrun_starts_the_ranks_of_both_hosts_again(
+    numbered: bool, alone: tuple[bytes, bytes], place: Path
+) -> None:
+    with two_ranks(place, restarts=1, numbered=numbered) as (_, b, _, first, second):
         os.kill(b.rank(1), signal.SIGKILL)
         assert (first.wait(), second.wait()) == (0, 0), first.output + second.output
     assert files(the_run(place)) == alone

@@ -2,6 +2,7 @@
 
 import os
 import re
+import shlex
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -50,10 +51,11 @@ def options(settings: dict[str, Any]) -> list[str]:
     return [word for name, value in settings.items() for word in (f"--{name}", str(value))]
 
 
-def torchrun(host: Host, place: Path, *words: str, restarts: int = 0) -> Command:
-    """Start torchrun on one of two hosts, with one rank."""
-    start = ["--nnodes", "2", "--nproc-per-node", "1", "--rdzv-backend", "c10d", "--rdzv-endpoint", "a:29400"]
-    start += ["--max-restarts", str(restarts), "-m", "groupwise"]
+def torchrun(host: Host, place: Path, *words: str, restarts: int = 0, numbered: bool = False) -> Command:
+    """Start torchrun on one of two hosts, with one rank. Its command may name the number of the host."""
+    number = ["--master-addr", "a", "--master-port", "29400", "--node-rank", str("ab".index(host.name))]
+    start = number if numbered else ["--rdzv-backend", "c10d", "--rdzv-endpoint", "a:29400"]
+    start += ["--nnodes", "2", "--nproc-per-node", "1", "--max-restarts", str(restarts), "-m", "groupwise"]
     return host.start("python", "-m", "torch.distributed.run", *start, *words, directory=place)
 
 
@@ -86,6 +88,41 @@ def test_ranks_on_two_hosts_and_engines_on_one_have_the_bits_of_one_process(
     assert files(the_run(place)) == alone
 
 
+MACHINES = """
+name = "core"
+device_count = 2
+memory_gib = 8.0
+device_type = "cpu"
+tflops = 0.001
+memory_bandwidth_gb_s = 100.0
+link_bandwidth_gb_s = 10.0
+decode_step_overhead_ms = 0.001
+host_count = 2
+network_bandwidth_gb_s = 1.0
+rates_source = "made up, so that two devices learn"
+"""
+
+
+def test_the_commands_that_a_plan_prints_start_its_split(place: Path) -> None:
+    """Two sharded ranks on one host, two engines on the other: the bits of one process."""
+    (place / "two.toml").write_text(MACHINES)
+    settings = {**SMALL, "iterations": 2}
+    with two_hosts(place / "logs", delay=0.01) as (a, b, _):
+        planned = a.start("groupwise", "plan", "--machines", "two.toml", *options(settings), directory=place)
+        assert planned.wait() == 0, planned.output
+        assert "best: staleness 1, 2 generate, 2 learn" in planned.output, planned.output
+        engines = re.findall("^  engines on the other host: (.*)$", planned.output, re.M)[-1]
+        words = re.findall("^  started with: (.*)$", planned.output, re.M)[-1].replace("HOST", b.name)
+        there, here = b.shell(place), a.shell(place)
+        there.run(f"{engines} > engines.log 2>&1 &")
+        there.run("until [ $(grep -c 'is served at' engines.log) = 2 ]; do sleep 0.1; done")
+        here.run("addresses=$(sed -n \"s/.* is served at \\(.*\\); Ctrl-C ends/'\\1', /p\" engines.log)")
+        here.run(f"groupwise train {shlex.join(options(settings))} {words}")
+    alone, run = gw.train(out=place / "alone", **settings, **{"cluster.max_staleness": 1}).directory, the_run(place)
+    for file in ("metrics.jsonl", "model/model.safetensors"):
+        assert (run / file).read_bytes() == (alone / file).read_bytes(), file
+
+
 def test_a_trainer_goes_on_when_the_cable_to_its_engines_is_mended(alone: tuple[bytes, bytes], place: Path) -> None:
     with two_hosts(place / "logs", delay=0.01) as (a, b, cable):
         _, engines = serve(b, place, 1)
@@ -116,11 +153,13 @@ def test_a_cut_cable_to_the_engines_ends_the_run_with_their_host_and_another_one
 
 
 @contextmanager
-def two_ranks(place: Path, restarts: int = 0) -> Iterator[tuple[Host, Host, Cable, Command, Command]]:
+def two_ranks(
+    place: Path, restarts: int = 0, numbered: bool = False
+) -> Iterator[tuple[Host, Host, Cable, Command, Command]]:
     """Two hosts with a run of a rank on each, after its first iteration."""
     with two_hosts(place / "logs", delay=0.01) as (a, b, cable):
         words = ["train", *options(RANKS)]
-        first, second = (torchrun(host, place, *words, restarts=restarts) for host in (a, b))
+        first, second = (torchrun(host, place, *words, restarts=restarts, numbered=numbered) for host in (a, b))
         first.wait_for(f"1/{ITERATIONS}")
         yield a, b, cable, first, second
 
@@ -148,6 +187,13 @@ def test_a_cut_cable_ends_both_ranks_with_the_names_of_the_hosts_and_they_resume
     assert files(the_run(place)) == alone
 
 
+def test_torchrun_of_a_numbered_host_ends_with_its_rank_after_a_cut(place: Path) -> None:
+    with two_ranks(place, numbered=True) as (_, _, cable, first, second):
+        cable.cut()
+        assert first.wait() != 0 and second.wait() != 0
+        assert "rank 1 is on host b" in first.output and "rank 0 is at a:" in second.output
+
+
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP], ids=lambda number: number.name)
 def test_a_killed_or_stopped_rank_ends_torchrun_on_both_hosts(
     number: signal.Signals, alone: tuple[bytes, bytes], place: Path
@@ -159,8 +205,11 @@ def test_a_killed_or_stopped_rank_ends_torchrun_on_both_hosts(
     assert resumed_on_one_rank(place) == alone
 
 
-def test_torchrun_starts_the_ranks_of_both_hosts_again(alone: tuple[bytes, bytes], place: Path) -> None:
-    with two_ranks(place, restarts=1) as (_, b, _, first, second):
+@pytest.mark.parametrize("numbered", [False, True], ids=["c10d", "numbered"])
+def test_torchrun_starts_the_ranks_of_both_hosts_again(
+    numbered: bool, alone: tuple[bytes, bytes], place: Path
+) -> None:
+    with two_ranks(place, restarts=1, numbered=numbered) as (_, b, _, first, second):
         os.kill(b.rank(1), signal.SIGKILL)
         assert (first.wait(), second.wait()) == (0, 0), first.output + second.output
     assert files(the_run(place)) == alone

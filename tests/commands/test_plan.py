@@ -109,6 +109,9 @@ def test_a_card_has_published_rates(capsys: pytest.CaptureFixture[str]) -> None:
     for name, key in names.items():
         assert named_machines(name) == CARDS[key].machines(1)
     assert "float16" in named_machines("t4").rates_source
+    hosts = named_machines("2 x 4xa100")
+    assert (hosts.host_count, hosts.device_count, hosts.network_bandwidth_gb_s) == (2, 4, 4 * 200 / 8 / 2)
+    assert "50% of a port of 200 Gb/s for each card" in hosts.rates_source
 
 
 def test_a_gpu_of_this_machine_is_planned_by_its_name(
@@ -144,6 +147,8 @@ def test_several_machines_are_a_table(home: Path, capsys: pytest.CaptureFixture[
         (["--machine", "a100"], "write --machines a100"),
         (["--machines", "rtx4091"], "did you mean rtx4090?"),
         (["--machines", "0xa100"], "a number of devices from 1"),
+        (["--machines", "0x8xa100"], "a number of devices from 1"),
+        (["--machines", "2x8xrtx4090"], "host_count and network_bandwidth_gb_s"),
         (["--machines", "a100,t4", "--svg", "plan.svg"], "name one machine"),
         (["--machines", "none.toml"], "none.toml cannot be read"),
         (["--machines", "core.toml", "--promts", "3"], "did you mean --prompts?"),

@@ -16,8 +16,9 @@ from groupwise.planning.cost_model import draw_lengths, learning_seconds, passes
 from groupwise.planning.device_splits import DevicePlacement, any_fits, obstacle, placements
 from groupwise.planning.draw_simulation_timeline import lanes, timeline_svg, timeline_text
 from groupwise.planning.fit_in_memory import changed, largest_microbatch, longest_sample, nearest_changes
+from groupwise.planning.gpu_cards import named_machines
 from groupwise.planning.machines import AssumedLengths, PlannedMachines, on_machines, read_machines
-from groupwise.planning.plan import plan_run
+from groupwise.planning.plan import enough_devices, plan_run
 from groupwise.planning.process_memory import ProcessWork, microbatch, run_memory
 from groupwise.planning.read_model_shape import (
     MixtureOfExpertsShape,
@@ -98,6 +99,9 @@ def test_a_machine_file_is_read(tmp_path: Path) -> None:
             "8 devices have no link_bandwidth_gb_s",
             "add the rate of the link",
         ),
+        (FILE + "host_count = 0\n", "host_count is 0", "use a number of hosts from 1 to 65536"),
+        (FILE + "host_count = 2\n", "2 hosts have no network_bandwidth_gb_s", "the rate at which a host sends"),
+        (FILE + "network_bandwidth_gb_s = 0.0\n", "network_bandwidth_gb_s is 0.0", "use a number above 0"),
         (FILE + "device_type = 'tpu'\n", "'tpu' is not one of cuda, cpu", "groupwise plan --help"),
         (FILE + "[assumed_lengths]\nspread = 9.0\n", "spread=9.0", "spread is from 0 to 4"),
         ("name = ", "is not TOML", "correct the syntax in that line"),
@@ -220,6 +224,29 @@ def test_seconds_by_hand() -> None:
     sent = 7 / 8 * (2 * (WEIGHTS + 4 * LAYER) + 4 * WEIGHTS + 2 * 4 * LAYER + (WEIGHTS - 4 * LAYER))
     assert learning_seconds(RECIPE, SHAPE, slow, lengths, 8) == pytest.approx(sent / 1e8 / 500 / 8)
     assert times_of(RECIPE, SHAPE, EIGHT, lengths, ProcessWork()).publish_seconds == 0
+
+
+def test_seconds_of_ranks_on_two_hosts_by_hand() -> None:
+    """Two steps of 4,000 tokens: one microbatch of 250 on each of 16 ranks, of which 8 are on each host.
+
+    A host sends its rows of the weights as in a ring, and its ranks' gradients to the 8 ranks of the other host.
+    """
+    lengths = draw_lengths(AssumedLengths(median_answer_tokens=50, spread=0.0), 100, 400)
+    slow = replace(EIGHT, host_count=3, link_bandwidth_gb_s=100.0, network_bandwidth_gb_s=0.1)
+    gathered = 15 / 16 * (2 * (WEIGHTS + 4 * LAYER) + 2 * 4 * LAYER + (WEIGHTS - 4 * LAYER))
+    reduced = 8 * 8 / 16 * 4 * WEIGHTS
+    expected = (gathered + reduced) / 1e8 / 250 / 16
+    assert learning_seconds(RECIPE, SHAPE, slow, lengths, 16) == pytest.approx(expected)
+    forward = 2 * (4 * (ATTENTION + 3 * 64 * 256) + 1000 * 64) + 4 * 4 * 64 * 125
+    assert learning_seconds(RECIPE, SHAPE, slow, lengths, 8) == pytest.approx(4 * forward / 1e12 / 8)  # on one host
+    engine = ProcessWork(has_learner=False)
+    for machines, receivers, rate in (
+        (slow, 1, 1e8),
+        (slow, 2, 0.5e8),  # the learner's host sends two copies
+        (replace(slow, publish_bandwidth_gb_s=0.02), 2, 0.02e9),
+    ):
+        times = times_of(RECIPE, SHAPE, machines, lengths, engine, receivers=receivers)
+        assert times.publish_seconds == pytest.approx(2 * WEIGHTS / rate)
 
 
 def test_lengths_are_cut_at_the_limit() -> None:
@@ -379,6 +406,51 @@ def test_shared_weights_on_cpus_are_planned_where_the_checks_allow_them() -> Non
     compiled = changed(recipe, [("machine.compile", "true")])
     plan = plan_run(compiled, SHAPE, cpus, 100)
     assert all(trial.placement.learner_devices == 1 for trial in plan.simulated_placements)
+
+
+def test_the_devices_of_several_hosts() -> None:
+    three = replace(EIGHT, host_count=3, network_bandwidth_gb_s=1.0)
+    plan = plan_run(RECIPE, SHAPE, three, 100)
+    found = {p.learner_devices: p for p in placements(RECIPE, SHAPE, 100, three, together=False, every=False)}
+    numbers = {ranks: (p.learner_hosts, p.engine_hosts, p.local_engines) for ranks, p in found.items()}
+    assert numbers == {1: (1, 2, 7), 2: (1, 2, 6), 4: (1, 2, 4), 8: (1, 2, 0), 16: (2, 1, 0)}
+    assert [trial.max_staleness for trial in plan.simulated_placements] == [1, 2, 4]
+    lines = plan_lines(plan)
+    assert lines[0].startswith("3 hosts of 8 x small, ") and "0.5 GB/s (assumed: the network's)" in "\n".join(lines)
+    nothing = replace(plan, simulated_placements=(), recipe_changes=None, smallest_device_count=48)
+    assert "unchanged it fits on 48 devices in hosts of 8" in plan_lines(nothing)
+
+
+def test_a_run_that_is_too_large_for_two_hosts_fits_on_more() -> None:
+    """The moments of 7.6 billion weights fit on four ranks, which leave as many hosts for engines."""
+    large = planned_shape(PUBLISHED / "qwen2.5-math-7b")
+    assert enough_devices(RECIPE, large, named_machines("2x1xh100"), 100, every=False) == 8
+
+
+@pytest.mark.parametrize(
+    ("change", "fields", "reason"),
+    [
+        ({"generator_devices": 12, "learner_devices": 8}, {}, "its host"),
+        ({"generator_devices": 8, "learner_devices": 4}, {"tensor_parallel": 2}, "on the learner's host"),
+        ({"generator_devices": 4, "learner_devices": 8}, {}, "8 ranks do not fill hosts of 6 devices"),
+        ({"generator_devices": 8, "learner_devices": 4}, {}, ""),
+        ({"generator_devices": 8, "learner_devices": 4}, {"host_count": 1}, ""),
+    ],
+)
+def test_the_reason_why_a_split_of_several_hosts_is_not_run(
+    change: dict[str, int], fields: dict[str, int], reason: str
+) -> None:
+    fields = {"device_count": 12, "tensor_parallel": 1, "host_count": 2} | change | fields
+    placement, recipe = DevicePlacement(**fields), replace(RECIPE, engine=Vllm())
+    found = obstacle(placement, recipe, SHAPE)
+    assert found.endswith(reason) and bool(found) == bool(reason)
+
+
+def test_engines_of_this_package_on_other_hosts_load_no_adapter() -> None:
+    placement = DevicePlacement(device_count=4, generator_devices=3, learner_devices=1, tensor_parallel=1, host_count=2)
+    adapter = replace(RECIPE, lora=Lora(rank=4))
+    assert "an adapter" in obstacle(placement, adapter, SHAPE)
+    assert not obstacle(placement, replace(adapter, engine=Vllm()), SHAPE)
 
 
 @pytest.mark.parametrize(

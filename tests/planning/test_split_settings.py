@@ -1,7 +1,8 @@
-"""A law: each split that a plan prints can be started, with the settings that the plan prints for it."""
+"""A law: each split that a plan prints can be started, with the settings and commands that the plan prints for it."""
 
 import json
 import re
+import shlex
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import cache
@@ -19,13 +20,14 @@ from groupwise.checks.check_machine import (
     check_scores,
     check_sharding,
 )
+from groupwise.commands.parsing import parse, parser
 from groupwise.config.model_dependent_defaults import starting_point
 from groupwise.config.recipe import Recipe
 from groupwise.config.recipe_toml import read_recipe
 from groupwise.config.resolve_devices import resolved
 from groupwise.config.user_code import UserCode
 from groupwise.core import Usage, raise_all
-from groupwise.engines import Served, Vllm
+from groupwise.engines import Native, Served, Vllm
 from groupwise.engines.remote.replica_devices import gpu_count, gpu_indices, rank_devices
 from groupwise.engines.remote.served_settings import EngineRequirements
 from groupwise.models import DecoderShape, find_model
@@ -35,13 +37,14 @@ from groupwise.planning.gpu_cards import named_machines
 from groupwise.planning.machines import on_machines
 from groupwise.planning.read_model_shape import planned_shape
 from groupwise.planning.run_processes import check_memory
-from groupwise.planning.split_settings import split_settings
+from groupwise.planning.split_settings import ADDRESSES, other_hosts_commands, split_settings
 from tests.pretended_gpu import MEMORY, pretended_gpu
 
 RECIPES: dict[str, list[Change]] = {
     "packaged": [],
     "an engine with a small cache": [("engine.max_num_seqs", "8"), ("engine.kv_cache_tokens", "4096")],
     "an adapter": [("lora.rank", "4"), ("method", "rloo")],
+    "a base in 4 bits": [("lora.rank", "4"), ("machine.quantization", "nf4"), ("method", "rloo")],
     "a reference model": [("method", "grpo")],
     "a critic": [("method", "ppo")],
     "engines in other processes": [("engine.kind", "Served"), ("cluster.max_staleness", "1")],
@@ -49,7 +52,10 @@ RECIPES: dict[str, list[Change]] = {
     "vLLM": [("engine.kind", "Vllm")],
 }
 """Changes of the packaged recipe."""
+PUBLISHED = Path(__file__).parents[2] / "recipes" / "published"
 COUNTS = (1, 2, 8, 16)
+HOSTS = ((2, 1), (2, 8), (3, 8), (3, 6))
+"""Numbers of hosts, and of the devices of each."""
 PROMPT = 40
 
 
@@ -60,9 +66,9 @@ def read(name: str, settings: tuple[Change, ...] = ()) -> Recipe:
     return on_machines(read_recipe(start.source, start.overrides), named_machines("h100"))
 
 
-def splits(recipe: Recipe, shape: DecoderShape, count: int) -> Iterator[tuple[DevicePlacement, int]]:
+def splits(recipe: Recipe, shape: DecoderShape, count: int, hosts: int = 1) -> Iterator[tuple[DevicePlacement, int]]:
     """Every split that the plan may print, with a bound on the staleness."""
-    machines = named_machines(f"{count}xh100")
+    machines = named_machines(f"{hosts}x{count}xh100")
     for together, lags in ((True, LAGS[:1]), (False, LAGS[1:])):
         found = placements(recipe, shape, PROMPT, machines, together=together, every=False)
         yield from ((placement, lag) for placement in found for lag in lags)
@@ -106,7 +112,64 @@ def test_each_split_of_a_plan_is_accepted_and_uses_every_device(name: str) -> No
                 assert colocated == (placement.together and count > 1)
                 labels.add(placement.label)
     alone = {f"{count - 1} generate, 1 learn" for count in COUNTS[1:]}
-    assert labels >= ({"1 do both"} if name == "stored answers as drafts" else {"8 do both", *alone}), labels
+    one = {"stored answers as drafts", "a base in 4 bits"}
+    assert labels == {"1 do both"} if name in one else labels >= {"8 do both", *alone}, labels
+
+
+def addresses(count: int) -> str:
+    """The value of the shell's variable in the plan's settings, for engines on another host."""
+    return str([f"b:{7000 + index}#sha256={'0' * 64}" for index in range(count)])
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_each_split_of_several_hosts_is_accepted_and_uses_every_device(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    planned = read(name)
+    shape, table = planned_shape(find_model(planned.model)), parser()
+    labels = set()
+    for hosts, count in HOSTS:
+        with pretended_gpu(count=count):
+            for placement, lag in splits(planned, shape, count, hosts):
+                far, ranks = placement.engines - placement.local_engines, placement.learner_devices
+                settings = dict(split_settings(planned, placement, lag))
+                assert settings["engine.addresses"] == ADDRESSES
+                recipe = read(name, tuple((settings | {"engine.addresses": addresses(far)}).items()))
+                for variable, value in {"RANK": 0, "WORLD_SIZE": ranks, "MASTER_ADDR": "a", "MASTER_PORT": 1}.items():
+                    monkeypatch.setenv(variable, str(value))
+                refuse(recipe, shape)
+                assert recipe.cluster.max_staleness == lag and not split_settings(recipe, placement, lag)
+                commands = [*other_hosts_commands(planned, placement).values()]
+                served, _ = parse(*table, shlex.split(commands.pop(0))[1:])
+                assert (served.replicas, served.engine == "Vllm") == (count, name == "vLLM")
+                assert (served.device, served.dtype) == ("cuda", "bfloat16")
+                assert isinstance(planned.engine, Native) and served.max_num_seqs == planned.engine.max_num_seqs
+                assert far == served.replicas * placement.engine_hosts
+                if recipe.cluster.launch == "local":
+                    learners, engines = devices(recipe)
+                    assert sorted([*learners, *engines]) == [*range(count)] and not commands
+                    on_learner_hosts = len(learners) + len(engines)
+                else:
+                    assert isinstance(recipe.engine, Served) and not recipe.engine.replicas
+                    (torchrun,) = commands
+                    nodes, each = (int(re.findall(rf"{word} (\d+)", torchrun)[0]) for word in ("nnodes", "node"))
+                    assert each <= count and nodes * each == ranks
+                    on_learner_hosts = ranks
+                assert on_learner_hosts + far == hosts * count
+                labels.add(placement.label)
+    refused = {"stored answers as drafts", "an adapter", "a base in 4 bits"}
+    assert name in refused or labels >= {"1 generate, 1 learn", "8 generate, 8 learn", "8 generate, 16 learn"}, labels
+    assert bool(labels) == (name not in refused)
+
+
+def test_a_mixture_of_experts_is_planned_on_one_device() -> None:
+    """Engines in other processes, as each further device needs them, are refused such a model."""
+    sparse, recipe = planned_shape(PUBLISHED / "qwen3-30b-a3b"), read("packaged", (("prompts", "8"),))
+    large = replace(named_machines("8xh100"), memory_gib=1000.0)
+    for together in (True, False):
+        assert not [*placements(recipe, sparse, PROMPT, large, together=together, every=False)]
+    (alone,) = placements(recipe, sparse, PROMPT, replace(large, device_count=1), together=True, every=False)
+    assert alone.label == "1 do both"
 
 
 def test_an_engine_keeps_its_settings_in_other_processes() -> None:
@@ -137,7 +200,7 @@ def test_a_refused_split_is_refused_by_a_check_as_well() -> None:
 
 def started_with(text: str) -> list[list[str]]:
     """The settings that a plan prints."""
-    return [line.split() for line in re.findall(r"^  started with: (.*)$", text, re.M)]
+    return [shlex.split(line) for line in re.findall(r"^  started with: (.*)$", text, re.M)]
 
 
 def test_the_settings_that_a_plan_prints_are_accepted_by_check(capsys: pytest.CaptureFixture[str]) -> None:
@@ -149,19 +212,41 @@ def test_the_settings_that_a_plan_prints_are_accepted_by_check(capsys: pytest.Ca
             assert main(["check", *words]) == 0, capsys.readouterr()
 
 
-def test_the_settings_that_a_plan_prints_are_those_of_its_json(capsys: pytest.CaptureFixture[str]) -> None:
-    words = ["plan", "--machines", "4xh100"]
+def test_the_commands_that_a_plan_prints_for_two_hosts_are_accepted_by_check(
+    home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("secret").write_text("s" * 64)
+    Path("secret").chmod(0o600)
+    assert main(["plan", "--machines", "2x8xh100"]) == 0
+    text = capsys.readouterr().out
+    printed = started_with(text.replace("$addresses", addresses(8)[1:-1]).replace("HOST", "b"))
+    assert printed and all(words[-4:] == ["--engine-host", "b", "--engine-secret", "secret"] for words in printed)
+    assert text.count("  engines on the other host: groupwise serve calculator --replicas 8 ") == len(printed)
+    with pretended_gpu(count=8):
+        for words in printed:
+            assert main(["check", *words]) == 0, capsys.readouterr()
+
+
+@pytest.mark.parametrize("machines", ["4xh100", "3x1xh100"])
+def test_the_settings_that_a_plan_prints_are_those_of_its_json(
+    machines: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["plan", "--machines", machines]
     assert main(words) == main([*words, "--json"]) == 0
     text, _, numbers = capsys.readouterr().out.partition("\n{")
-    settings = [each["settings"] for each in json.loads("{" + numbers)["trials"]]
+    trials = json.loads("{" + numbers)["trials"]
+    settings = [each["settings"] for each in trials]
     listed = [[word for path, value in each.items() for word in (f"--{path}", value)] for each in settings]
-    assert started_with(text) and all(words in listed for words in started_with(text))
+    access = ["--engine-host", "HOST", "--engine-secret", "secret"] if trials[0]["commands"] else []
+    assert started_with(text) and all(words in [each + access for each in listed] for words in started_with(text))
+    assert all(f"  {what}: {command}\n" in text for each in trials for what, command in each["commands"].items())
 
 
 @pytest.mark.slow
 def test_every_split_of_two_devices_runs_on_a_cpu(home: Path) -> None:
     """Ranks and engines are processes of this machine, one for each device of the plan."""
-    small = {"iterations": 2, "prompts": 2, "method.group_size": 4, "evaluate.problems": 2, "max_tokens": 12}
+    small = {"iterations": 2, "prompts": 2, "method.group_size": 4, "method.minibatches": 1, "max_tokens": 12}
+    small["evaluate.problems"] = 2
     recipe, shape = read("packaged"), planned_shape(find_model("calculator"))
     recipe = replace(recipe, machine=replace(recipe.machine, device="cpu", dtype="float32"))
     found = [(placement, lag) for placement, lag in splits(recipe, shape, 2) if lag < 2]

@@ -234,7 +234,8 @@ COMMANDS = (
         (
             NAMED,
             option("--machines", default="", metavar="CARD|FILE.toml",
-                   help="a card such as a100, 8xh100 or rtx4090, also several; or a file (default: this machine)"),
+                   help="a card such as a100, 8xh100 or rtx4090, also several, or 2x8xh100 for two hosts; or a file "
+                   "(default: this machine)"),
             option(
                 "--rates", default="", metavar="RUN",
                 help="calibrate by a finished run on one device, or by one that sent weights to other hosts",

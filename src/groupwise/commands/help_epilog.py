@@ -150,6 +150,7 @@ groupwise doctor --json
 groupwise plan --data problems.jsonl --reward math
 groupwise plan recipe.toml --machines a100
 groupwise plan recipe.toml --machines rtx4090,a100,8xh100
+groupwise plan recipe.toml --machines 2x8xh100
 groupwise plan recipe.toml --machines machines.toml
 
 a machine file:

@@ -8,7 +8,13 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from groupwise.commands.plan_table import machines_table, pipeline_plan_lines, plan_lines, trial_settings
+from groupwise.commands.plan_table import (
+    machines_table,
+    pipeline_plan_lines,
+    plan_lines,
+    trial_commands,
+    trial_settings,
+)
 from groupwise.config.model_dependent_defaults import starting_point
 from groupwise.config.packaged import named_recipe
 from groupwise.config.recipe import Recipe
@@ -171,6 +177,7 @@ def plan_json(planned: RunPlan) -> dict[str, Any]:
             "engines": trial.placement.engines,
             "not_runnable": obstacle(trial.placement, planned.recipe, planned.model_shape),
             "settings": dict(trial_settings(planned, trial)),
+            "commands": trial_commands(planned, trial),
             "rows": trial.simulation_setup.max_num_seqs,
             "sampling": trial.sampling(),
             "learning": trial.learning,

@@ -14,7 +14,7 @@ from groupwise.planning.machines import PlannedMachines
 from groupwise.planning.pipeline_memory import pipeline_plan_line
 from groupwise.planning.plan import RunPlan
 from groupwise.planning.process_memory import GIB, ProcessMemoryPrediction, advice
-from groupwise.planning.split_settings import split_settings
+from groupwise.planning.split_settings import ADDRESSES, other_hosts_commands, split_settings
 
 COLUMNS: Mapping[str, tuple[str, ...]] = {
     "weights": ("weights",),
@@ -58,8 +58,7 @@ def machines_table(plans: Sequence[RunPlan]) -> list[str]:
             if plan.simulated_placements
             else f"does not fit{f'; fits with {changes}' if changes else ''}"
         )
-        name = f"{plan.machines.device_count} x {plan.machines.name}"
-        rows.append([name, f"{peak / GIB:,.1f}", f"{plan.machines.memory_gib:g}", *figures, text])
+        rows.append([plan.machines.label, f"{peak / GIB:,.1f}", f"{plan.machines.memory_gib:g}", *figures, text])
     lines = aligned(rows)
     return [*lines, "", *(f"{plan.machines.name}: {plan.machines.rates_source}" for plan in plans), NOT_INCLUDED]
 
@@ -70,7 +69,7 @@ def heading(planned: RunPlan) -> list[str]:
     answers = recipe.prompts * recipe.method.group_size
     mean, most = f"{lengths.mean:,.0f}", f"{recipe.sampling.max_tokens:,}"
     return [
-        f"{machines.device_count} x {machines.name}, {machines.memory_gib:g} GiB each; rates: {machines.rates_source}",
+        f"{machines.label}, {machines.memory_gib:g} GiB each; rates: {machines.rates_source}",
         f"{planned.weights:,} weights in {recipe.machine.dtype}; {counted(answers, 'answer')} per iteration",
         f"prompts of {counted(lengths.prompt_tokens, 'token')}, answers of {mean} on average and at most {most}",
         "predicted, not measured; memory counts all answers with the largest length",
@@ -195,9 +194,10 @@ def publish_lines(planned: RunPlan) -> list[str]:
     """A line about the rate of sending weights to the engines; none if all of them share the learner's devices."""
     if not any(trial.simulation_setup.publish_seconds for trial in planned.simulated_placements):
         return []
-    machines = planned.machines
-    basis = "assumed: the link's" if machines.publish_bandwidth_gb_s == "link" else "measured or given"
-    rate = f"{machines.publish_rate / 1e9:,.3g} GB/s ({basis})"
+    machines, hosts = planned.machines, max(1, planned.best.placement.engine_hosts)
+    assumed = "assumed: the link's" if machines.host_count == 1 else "assumed: the network's"
+    basis = assumed if machines.publish_bandwidth_gb_s == "link" else "measured or given"
+    rate = f"{machines.publish_rate(hosts) / 1e9:,.3g} GB/s ({basis})"
     return [f"publishing sends one copy of the weights to each host of engines, to all at a time: {rate}"]
 
 
@@ -234,22 +234,39 @@ def seconds(x: float) -> str:
 def best_lines(planned: RunPlan) -> list[str]:
     """The best trial, and the best one whose runs are reproducible, each with the settings that start it."""
     best, pinned = planned.best, planned.reproducible
+    page = ["docs/two-hosts.md explains HOST, secret and $addresses"] if trial_commands(planned, best) else []
     if best == pinned:
         lines = [f"best: {described(best)}; each sample has one version, so runs are reproducible"]
-        return [*lines, *settings_lines(planned, best)]
+        return [*lines, *settings_lines(planned, best), *page]
     share = pinned.rate / best.rate
     return [
         f"best: {described(best)}",
         *settings_lines(planned, best),
         f"best with one version per sample, which is reproducible: {described(pinned)}; {share:.0%} of its tokens/s",
         *settings_lines(planned, pinned),
+        *page,
     ]
 
 
 def settings_lines(planned: RunPlan, trial: SimulatedPlacement) -> list[str]:
-    """A line with the settings that start a trial; none if this version refuses it, or the recipe has them."""
+    """Lines with the settings that start a trial, and with the commands for several hosts.
+
+    None if this version refuses it, or the recipe has the settings.
+    """
     settings = trial_settings(planned, trial)
-    return ["  started with: " + " ".join(f"--{path} {value}" for path, value in settings)] if settings else []
+    if not settings:
+        return []
+    words = [f'--{path} "{value}"' if value == ADDRESSES else f"--{path} {value}" for path, value in settings]
+    commands = [f"  {what}: {command}" for what, command in trial_commands(planned, trial).items()]
+    access = ["--engine-host HOST --engine-secret secret"] if commands else []
+    return [*commands, "  started with: " + " ".join([*words, *access])]
+
+
+def trial_commands(planned: RunPlan, trial: SimulatedPlacement) -> dict[str, str]:
+    """The commands that start a trial on other hosts, by what they start; none if this version refuses it."""
+    if obstacle(trial.placement, planned.recipe, planned.model_shape):
+        return {}
+    return other_hosts_commands(planned.recipe, trial.placement)
 
 
 def trial_settings(planned: RunPlan, trial: SimulatedPlacement) -> list[Change]:
@@ -281,7 +298,9 @@ def does_not_fit(planned: RunPlan) -> list[str]:
             "nearest recipe that fits: " + " ".join(f"--{path} {value}" for path, value in planned.recipe_changes)
         )
     if planned.smallest_device_count:
-        lines.append(f"unchanged it fits on {planned.smallest_device_count:,} devices")
+        count, machines = planned.smallest_device_count, planned.machines
+        hosts = f" in hosts of {machines.device_count}" if machines.host_count > 1 else ""
+        lines.append(f"unchanged it fits on {count:,} devices{hosts}")
     if planned.unsupported_split_fits:
         lines.append("it fits with a split that this version does not run: --all-splits")
     if not planned.recipe_changes and not planned.smallest_device_count and not planned.unsupported_split_fits:

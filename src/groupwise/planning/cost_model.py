@@ -9,7 +9,7 @@ from groupwise.config.resolve_devices import device_of
 from groupwise.models import DecoderShape
 from groupwise.planning.decoding_step_kernels import LAUNCH, step_kernels
 from groupwise.planning.learner_kernels import MEASURES, NO_MEASURES, forward_kernels, optimizer_step_kernels
-from groupwise.planning.learner_traffic import learner_traffic
+from groupwise.planning.learner_traffic import LearnerTraffic, host_traffic, learner_traffic
 from groupwise.planning.machines import AssumedLengths, PlannedMachines
 from groupwise.planning.process_memory import BYTES, ProcessWork, key_value_bytes, run_memory, weight_bytes
 from groupwise.planning.read_model_shape import active_weights, weights_of
@@ -61,12 +61,14 @@ class OperationTimes:
 
 
 def times_of(
-    recipe: Recipe, shape: DecoderShape, machines: PlannedMachines, lengths: TokenLengths, process: ProcessWork
-) -> OperationTimes:
+    recipe: Recipe, shape: DecoderShape, machines: PlannedMachines, lengths: TokenLengths, process: ProcessWork,
+    receivers: int = 1,
+) -> OperationTimes:  # fmt: skip
     """The seconds of each operation if `process.ranks` learners and engines of `process.split` devices do the work.
 
-    A decoding step reads all weights once, and the cache of each row. Publishing sends a copy of the weights to each
-    host of engines, to all at a time. Not included: prefills, verdicts, and the communication within an engine.
+    A decoding step reads all weights once, and the cache of each row. Publishing sends a copy of the weights to each of
+    `receivers` hosts of engines, all at a time. Not included: prefills, verdicts, and the communication within an
+    engine.
     """
     size = BYTES[recipe.machine.dtype]
     operations, read = (
@@ -86,7 +88,7 @@ def times_of(
             update_seconds(recipe, shape, machines, lengths.prompt_tokens, process.learner_rank_count)
             + LAUNCH * learning_kernels(recipe, shape, lengths, process.learner_rank_count)
         ),
-        publish_seconds=0.0 if process.shares_weights else weights / machines.publish_rate,
+        publish_seconds=0.0 if process.shares_weights else weights / machines.publish_rate(receivers),
     )
 
 
@@ -124,17 +126,23 @@ def learning_seconds(
 ) -> float:
     """Seconds of all ranks for one token of an iteration: to compute it, or to send the weights if that takes longer.
 
-    Ranks that share weights send them, and gradients, for each microbatch (`learner_traffic`). This overlaps with
-    computing.
+    Ranks that share weights send them, and gradients, for each microbatch (`learner_traffic`); those of several hosts
+    also send over the network (`host_traffic`). All of this overlaps with computing.
     """
     computing = passes(recipe) * forward_operations(shape, lengths.live) / (machines.tflops * 1e12)
     if ranks == 1:
         return computing
-    traffic, each = learner_traffic(recipe, shape, ranks), rank_microbatches(recipe, lengths, ranks)
-    measuring = traffic.forward_bytes + traffic.ends_bytes / (recipe.method.minibatches * each.count)
-    sent = recipe.method.epochs * traffic.microbatch_bytes + measuring_passes(recipe) * measuring
-    moving = sent / (machines.link_bandwidth_gb_s * 1e9 * each.tokens)
-    return max(computing, moving) / ranks
+    each, hosts = rank_microbatches(recipe, lengths, ranks), -(-ranks // machines.device_count)
+
+    def moving(traffic: LearnerTraffic, bandwidth_gb_s: float) -> float:
+        measuring = traffic.forward_bytes + traffic.ends_bytes / (recipe.method.minibatches * each.count)
+        sent = recipe.method.epochs * traffic.microbatch_bytes + measuring_passes(recipe) * measuring
+        return sent / (bandwidth_gb_s * 1e9 * each.tokens)
+
+    traffic = learner_traffic(recipe, shape, ranks)
+    within = moving(traffic, machines.link_bandwidth_gb_s)
+    between = moving(host_traffic(traffic, ranks, hosts), machines.network_bandwidth_gb_s) if hosts > 1 else 0.0
+    return max(computing, within, between) / ranks
 
 
 def update_seconds(recipe: Recipe, shape: DecoderShape, machines: PlannedMachines, prompt: int, ranks: int) -> float:

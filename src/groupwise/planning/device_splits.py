@@ -11,7 +11,7 @@ from groupwise.planning.fit_in_memory import cached_tokens_that_fit, fits
 from groupwise.planning.machines import PlannedMachines
 from groupwise.planning.process_memory import ProcessWork
 from groupwise.planning.simulator import SimulationResult, SimulationSetup, simulate
-from groupwise.planning.unsupported_splits import split_obstacle
+from groupwise.planning.unsupported_splits import hosts_obstacle, split_obstacle
 
 LAGS = (0, 1, 2, 4)
 """The bounds on the staleness that are tried: 0 is synchronous, and runs with 0 or 1 are reproducible."""
@@ -33,13 +33,15 @@ class DevicePlacement:
 
     If all do both, the two are equal.
 
-    An engine spans `tensor_parallel` devices.
+    An engine spans `tensor_parallel` devices. The devices are those of `host_count` equal hosts. The ranks of the
+    learner are on the first one, or on as many whole hosts as they need; engines are on all other devices.
     """
 
     device_count: int
     generator_devices: int
     learner_devices: int
     tensor_parallel: int
+    host_count: int = 1
 
     @property
     def together(self) -> bool:
@@ -50,6 +52,26 @@ class DevicePlacement:
     def engines(self) -> int:
         """The number of engines."""
         return self.generator_devices // self.tensor_parallel
+
+    @property
+    def host_devices(self) -> int:
+        """The number of devices of a host."""
+        return self.device_count // self.host_count
+
+    @property
+    def learner_hosts(self) -> int:
+        """The number of hosts with ranks of the learner."""
+        return -(-self.learner_devices // self.host_devices)
+
+    @property
+    def engine_hosts(self) -> int:
+        """The number of hosts with engines alone."""
+        return self.host_count - self.learner_hosts
+
+    @property
+    def local_engines(self) -> int:
+        """The number of engines that the run starts beside its ranks."""
+        return self.engines - self.engine_hosts * self.host_devices // self.tensor_parallel
 
     @property
     def processes(self) -> dict[str, ProcessWork]:
@@ -139,21 +161,28 @@ def obstacle(placement: DevicePlacement, recipe: Recipe, shape: DecoderShape) ->
     """Why this version does not run a placement; empty if it does."""
     return split_obstacle(
         recipe, shape, learners=placement.learner_devices, split=placement.tensor_parallel, together=placement.together
-    )
+    ) or hosts_obstacle(
+        recipe, hosts=placement.host_count, host_devices=placement.host_devices, learners=placement.learner_devices,
+        split=placement.tensor_parallel, together=placement.together,
+    )  # fmt: skip
 
 
 def _fitting(
     recipe: Recipe, shape: DecoderShape, context: int, machines: PlannedMachines, *, together: bool, every: bool
 ) -> Iterator[DevicePlacement]:
     """The placements that fit in memory. Without `every`, a power of two of the devices learn."""
-    count = machines.device_count
+    count, hosts = machines.all_devices, machines.host_count
     splits = [1 << i for i in range(count.bit_length())]
     if not together and count == 1:
         return
     if together:
         options = (
             DevicePlacement(
-                device_count=count, generator_devices=count // s * s, learner_devices=count, tensor_parallel=s
+                device_count=count,
+                generator_devices=count // s * s,
+                learner_devices=count,
+                tensor_parallel=s,
+                host_count=hosts,
             )
             for s in splits
         )
@@ -171,6 +200,7 @@ def _fitting(
                     generator_devices=generators,
                     learner_devices=count - generators,
                     tensor_parallel=split,
+                    host_count=hosts,
                 )
                 if fitting(p, recipe, shape, context, machines):
                     yield p
@@ -209,7 +239,7 @@ def try_placement(
     processes = placement.processes
     sampling = processes.get("engine") or processes["both"]
     learning = times_of(recipe, shape, machines, lengths, processes.get("learner") or processes["both"])
-    decoding = times_of(recipe, shape, machines, lengths, sampling)
+    decoding = times_of(recipe, shape, machines, lengths, sampling, receivers=max(1, placement.engine_hosts))
     setup = SimulationSetup(
         engine_count=placement.engines // divisor,
         max_num_seqs=running_requests(recipe, shape, machines, lengths, sampling),

@@ -4,9 +4,12 @@ Each rank sends its rows of a layer to the `R - 1` others before the layer's for
 dtype of the model. Embedding, head and final norm are one group, gathered once for both. The gradients of trained
 weights go to the ranks that hold their rows, in float32 at least. So a rank sends `1 - 1/R` of each. ZeRO,
 arXiv:1910.02054, section 7. Not included: a number for each token, and the norms of rows.
+
+Between hosts the rows of weights pass once, as in a ring over all ranks. The gradients of a layer pass once for each
+rank of a host, since they are added where their rows are held.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from groupwise.config.recipe import Recipe
 from groupwise.models import DecoderShape
@@ -56,3 +59,14 @@ def learner_traffic(recipe: Recipe, shape: DecoderShape, ranks: int) -> LearnerT
         forward_bytes=share * size * layers,
         ends_bytes=share * size * (held - layers),
     )
+
+
+def host_traffic(traffic: LearnerTraffic, ranks: int, hosts: int) -> LearnerTraffic:
+    """The bytes that one of several hosts sends to the others for all of its ranks, each of which has this `traffic`.
+
+    >>> rank = LearnerTraffic(gathered_bytes=7.0, reduced_bytes=7.0, forward_bytes=7.0, ends_bytes=7.0)
+    >>> host_traffic(rank, ranks=8, hosts=2)  # of 7 other ranks, 4 are on the other host
+    LearnerTraffic(gathered_bytes=7.0, reduced_bytes=16.0, forward_bytes=7.0, ends_bytes=7.0)
+    """
+    here = ranks // hosts
+    return replace(traffic, reduced_bytes=here * traffic.reduced_bytes * (ranks - here) / (ranks - 1))

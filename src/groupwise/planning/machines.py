@@ -15,7 +15,9 @@ SHOWN = "groupwise plan --help shows a machine file"
 LARGEST = 1e9
 """The largest memory and the largest rate of a device."""
 MOST_DEVICES = 1 << 16
-"""The largest number of devices that is planned."""
+"""The largest number of devices, and of hosts, that is planned."""
+LINKS = ("link_bandwidth_gb_s", "network_bandwidth_gb_s")
+"""The rates between devices and between hosts. One device needs none, and neither does one host."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,15 +40,18 @@ class AssumedLengths:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedMachines:
-    """The devices of a planned run: their number, memory, and the rates that they reach (below a data sheet's).
+    """The hosts of a planned run, all equal: devices, memory, and the rates that they reach (below a data sheet's).
+
+    There are `host_count` hosts with `device_count` devices each. `network_bandwidth_gb_s` are 10^9 bytes per second
+    that a host sends to the others.
 
     `tflops` are 10^12 operations of matrix products per second in the recipe's dtype, `memory_bandwidth_gb_s` and
     `link_bandwidth_gb_s` 10^9 bytes per second that a device reads from its memory, and sends to others.
     `decode_step_overhead_ms` are the milliseconds that an engine spends on each decoding step besides; `counted` are
     those of launching the kernels of the model. `rates_source` says where the rates come from; the plan prints it.
     `publish_bandwidth_gb_s` are 10^9 bytes of weights per second that a host of engines receives; `link`: as many as
-    the link sends. `sampling_time_factor` and `learning_time_factor` are the measured seconds over those that the rates
-    give.
+    the link sends, or between hosts the network. `sampling_time_factor` and `learning_time_factor` are the measured
+    seconds over those that the rates give.
 
     >>> rates = {"tflops": 400, "memory_bandwidth_gb_s": 2500, "link_bandwidth_gb_s": 300, "rates_source": "given"}
     >>> PlannedMachines(name="H100", device_count=8, memory_gib=80, **rates).device_count
@@ -64,22 +69,25 @@ class PlannedMachines:
     sampling_time_factor: float = 1.0
     learning_time_factor: float = 1.0
     device_type: Literal["cuda", "cpu"] = "cuda"
+    host_count: int = 1
+    network_bandwidth_gb_s: float = inf
     rates_source: str
     assumed_lengths: AssumedLengths = AssumedLengths()
 
     def __post_init__(self) -> None:
         check_types(self)
-        if not 1 <= self.device_count <= MOST_DEVICES:
-            raise ValueError(f"device_count is {self.device_count}\nuse a number of devices from 1 to {MOST_DEVICES}")
+        for count, kind in ((self.device_count, "device"), (self.host_count, "host")):
+            if not 1 <= count <= MOST_DEVICES:
+                raise ValueError(f"{kind}_count is {count}\nuse a number of {kind}s from 1 to {MOST_DEVICES}")
         for name in (
             "memory_gib",
             "tflops",
             "memory_bandwidth_gb_s",
             "sampling_time_factor",
             "learning_time_factor",
-            "link_bandwidth_gb_s",
+            *LINKS,
         ):
-            rate, bounded = getattr(self, name), name != "link_bandwidth_gb_s"  # one device has no link
+            rate, bounded = getattr(self, name), name not in LINKS  # one device has no link
             if not 0 < rate <= (LARGEST if bounded else inf):
                 raise ValueError(f"{name} is {rate}\nuse a number above 0, and at most {LARGEST:g}")
         if self.decode_step_overhead_ms != "counted" and not 0 <= self.decode_step_overhead_ms < inf:
@@ -93,12 +101,33 @@ class PlannedMachines:
             raise ValueError(
                 f"{self.device_count} devices have no link_bandwidth_gb_s\nadd the rate of the link between them"
             )
+        if self.host_count > 1 and self.network_bandwidth_gb_s == inf:
+            raise ValueError(
+                f"{self.host_count} hosts have no network_bandwidth_gb_s\nadd the rate at which a host sends to others"
+            )
 
     @property
-    def publish_rate(self) -> float:
-        """The bytes of weights per second that a host of engines receives."""
-        rate = self.publish_bandwidth_gb_s
-        return (self.link_bandwidth_gb_s if rate == "link" else rate) * 1e9
+    def all_devices(self) -> int:
+        """The number of devices of all hosts."""
+        return self.device_count * self.host_count
+
+    @property
+    def label(self) -> str:
+        """The devices in words: `8 x H100 SXM`, `2 hosts of 8 x H100 SXM`."""
+        devices = f"{self.device_count} x {self.name}"
+        return devices if self.host_count == 1 else f"{self.host_count} hosts of {devices}"
+
+    def publish_rate(self, hosts: int) -> float:
+        """The bytes of weights per second that each of `hosts` of engines receives, all at a time.
+
+        >>> rates = {"tflops": 400, "memory_bandwidth_gb_s": 2500, "rates_source": "given"}
+        >>> three = {"host_count": 3, "network_bandwidth_gb_s": 50}
+        >>> PlannedMachines(name="H100", device_count=1, memory_gib=80, **three, **rates).publish_rate(2)
+        25000000000.0
+        """
+        if self.publish_bandwidth_gb_s != "link":
+            return self.publish_bandwidth_gb_s * 1e9
+        return (self.link_bandwidth_gb_s if self.host_count == 1 else self.network_bandwidth_gb_s / hosts) * 1e9
 
     @property
     def memory(self) -> int:

@@ -61,9 +61,12 @@ class RunPlan:
     def placements(self) -> list[DevicePlacement]:
         """The simulated placements; without one, all devices do both, which does not fit."""
         found = {trial.placement: None for trial in self.simulated_placements}
-        count = self.machines.device_count if self.plans_unsupported_splits else 1
+        machines, every = self.machines, self.plans_unsupported_splits
+        count, hosts = (machines.all_devices, machines.host_count) if every else (1, 1)
         return list(found) or [
-            DevicePlacement(device_count=count, generator_devices=count, learner_devices=count, tensor_parallel=1)
+            DevicePlacement(
+                device_count=count, generator_devices=count, learner_devices=count, tensor_parallel=1, host_count=hosts
+            )
         ]
 
 
@@ -101,7 +104,7 @@ def plan_run(
     )
     plan = replace(
         plan,
-        unsupported_split_fits=not every and machines.device_count > 1 and any_fits(recipe, shape, prompt, machines),
+        unsupported_split_fits=not every and machines.all_devices > 1 and any_fits(recipe, shape, prompt, machines),
     )
     if trials:
         return plan
@@ -114,13 +117,14 @@ def plan_run(
 
 
 def enough_devices(recipe: Recipe, shape: DecoderShape, machines: PlannedMachines, prompt: int, *, every: bool) -> int:
-    """The smallest number of devices on which a recipe fits: the given number times a power of two; 0 for none."""
-    count = machines.device_count * 2
-    while count <= MOST_DEVICES:
-        link = min(machines.link_bandwidth_gb_s, 1e6)  # one device may be given without a link
-        if any_fits(
-            recipe, shape, prompt, replace(machines, device_count=count, link_bandwidth_gb_s=link), every=every
-        ):
-            return count
-        count *= 2
+    """The smallest number of devices on which a recipe fits: the given number times a power of two; 0 for none.
+
+    Several hosts become more hosts.
+    """
+    more = replace(machines, link_bandwidth_gb_s=min(machines.link_bandwidth_gb_s, 1e6))  # one device may have no link
+    grows = "device_count" if machines.host_count == 1 else "host_count"
+    while 2 * more.all_devices <= MOST_DEVICES:
+        more = replace(more, **{grows: 2 * getattr(more, grows)})
+        if any_fits(recipe, shape, prompt, more, every=every):
+            return more.all_devices
     return 0

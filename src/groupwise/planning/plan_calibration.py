@@ -38,7 +38,7 @@ def calibrated(
     if not (sampling and learning and answers):
         what = f"{run} has no iteration with timings and samples"
         raise Usage(what, fix="name a run that has finished at least one iteration")
-    one = replace(machines, device_count=1, sampling_time_factor=1.0, learning_time_factor=1.0)
+    one = replace(machines, device_count=1, host_count=1, sampling_time_factor=1.0, learning_time_factor=1.0)
     trial = try_placement(
         ONE, 0, on_machines(recipe, one), shape, one, TokenLengths(prompt_tokens=prompt, answer_lengths=tuple(answers))
     )

@@ -1,17 +1,22 @@
-"""The settings of a recipe with which a run starts a split of the devices of one host."""
+"""The settings of a recipe and the commands with which a run starts a split of the devices of one or several hosts."""
 
-from groupwise.config.recipe import Recipe
+import shlex
+
+from groupwise.config.recipe import Machine, Recipe
 from groupwise.engines import Native, Served, Vllm
 from groupwise.planning.device_splits import DevicePlacement
 from groupwise.planning.fit_in_memory import Change
+
+ADDRESSES = "[$addresses]"
+"""The value of `engine.addresses`: the shell's variable has those that the engines of other hosts print."""
 
 
 def split_settings(recipe: Recipe, placement: DevicePlacement, max_staleness: int) -> list[Change]:
     """The changes with which `recipe`, as on the plan's machines, runs on the devices of a placement.
 
-    Several devices need engines in other processes, each on its own ones. Where all devices sample and learn in turn,
-    the engines free their memory before the learner works (`colocated`), except those of vLLM on CPUs, which cannot. On
-    GPUs, native engines in other processes have no `batch_invariant`.
+    Several devices need engines in other processes, each on its own ones; those of other hosts are at `ADDRESSES`.
+    Where all devices sample and learn in turn, the engines free their memory before the learner works (`colocated`),
+    except those of vLLM on CPUs, which cannot. On GPUs, native engines in other processes have no `batch_invariant`.
     """
     cluster, ranks, several = recipe.cluster, placement.learner_devices, placement.device_count > 1
     engine = recipe.engine if isinstance(recipe.engine, Served) else Served()
@@ -21,9 +26,11 @@ def split_settings(recipe: Recipe, placement: DevicePlacement, max_staleness: in
         "cluster.ranks": (cluster.ranks, ranks),
         "cluster.shard": (cluster.shard, "full" if ranks > 1 else cluster.shard),
     }
+    if placement.host_count > 1:
+        wanted["cluster.launch"] = (cluster.launch, "external" if placement.learner_hosts > 1 else "local")
     if several or engine is recipe.engine:
         wanted["engine.kind"] = (type(recipe.engine).__name__, type(engine).__name__)
-        wanted["engine.replicas"] = (engine.replicas, placement.engines)
+        wanted["engine.replicas"] = (engine.replicas, placement.local_engines)
         if isinstance(recipe.engine, Native) and type(engine) is Served and not on_cpu:
             wanted["engine.batch_invariant"] = (recipe.engine.batch_invariant, False)
     if several:
@@ -31,5 +38,40 @@ def split_settings(recipe: Recipe, placement: DevicePlacement, max_staleness: in
         wanted["engine.placement"] = (engine.placement, "colocated" if frees else "separate")
     if isinstance(engine, Vllm):
         wanted["engine.tensor_parallel_size"] = (engine.tensor_parallel_size, placement.tensor_parallel)
+    if placement.host_count > 1:
+        wanted["engine.addresses"] = (len(engine.addresses), placement.engines - placement.local_engines)
     texts = {path: "false" if value is False else str(value) for path, (_, value) in wanted.items()}
+    texts["engine.addresses"] = ADDRESSES
     return [(path, texts[path]) for path, (present, value) in wanted.items() if present != value]
+
+
+def other_hosts_commands(recipe: Recipe, placement: DevicePlacement) -> dict[str, str]:
+    """The commands that start the engines of other hosts, and ranks on several hosts, by what they start.
+
+    Empty for a placement on one host.
+    """
+    commands, hosts = {}, placement.learner_hosts
+    if placement.host_count > 1:
+        where = "the other host" if placement.engine_hosts == 1 else f"each of {placement.engine_hosts} other hosts"
+        commands[f"engines on {where}"] = shlex.join(serve_words(recipe, placement.host_devices))
+    if hosts > 1:
+        torchrun = f"torchrun --nnodes {hosts} --nproc-per-node {placement.host_devices} --rdzv-backend c10d"
+        commands[f"ranks on each of {hosts} hosts"] = f"{torchrun} --rdzv-endpoint HOST:29400 -m groupwise train"
+    return commands
+
+
+def serve_words(recipe: Recipe, replicas: int) -> list[str]:
+    """The command that starts the engines of another host, one on each of its devices, with the recipe's settings."""
+    machine, native = recipe.machine, Native()
+    engine = recipe.engine if isinstance(recipe.engine, Native) else native
+    vllm = ["--engine", "Vllm", "--engine-python", "PYTHON"] if isinstance(engine, Vllm) else []
+    words = {"--replicas": replicas, "--device": machine.device, "--dtype": machine.dtype}
+    settings = {
+        "--seed": (recipe.seed, 0),
+        "--threads": (machine.threads, Machine().threads),
+        "--max-num-seqs": (engine.max_num_seqs, native.max_num_seqs),
+        "--kv-cache-tokens": (engine.kv_cache_tokens, native.kv_cache_tokens),
+    }
+    words |= {name: value for name, (value, given) in settings.items() if value != given}
+    words |= {"--listen": "0.0.0.0:7000", "--secret-file": "secret", "--key": "key.pem"}
+    return ["groupwise", "serve", recipe.model, *vllm, *(word for item in words.items() for word in map(str, item))]

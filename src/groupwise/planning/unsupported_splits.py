@@ -30,8 +30,27 @@ def split_obstacle(recipe: Recipe, shape: DecoderShape, *, learners: int, split:
         return obstacles[0]
     if split > 1 and not isinstance(recipe.engine, Vllm):
         return "only engines of vLLM compute on several devices"
-    if (learners > 1 or not together) and isinstance(recipe.engine, Speculative):
+    if learners == 1 and together:
+        return ""
+    if isinstance(recipe.engine, Speculative):
         return "the engine Speculative samples in the learner's process only"
-    if not together and isinstance(shape, MixtureOfExpertsShape):
+    if isinstance(shape, MixtureOfExpertsShape):
         return "engines in other processes do not run modules of transformers"
+    if recipe.machine.quantization and not isinstance(recipe.engine, Vllm):
+        return "native engines in other processes take no base in 4 bits"
+    return ""
+
+
+def hosts_obstacle(recipe: Recipe, *, hosts: int, host_devices: int, learners: int, split: int, together: bool) -> str:
+    """Why this version does not run a split of the devices of several hosts; empty if it does, or for one host."""
+    if hosts == 1:
+        return ""
+    if together:
+        return "engines that free their memory for the learner are on its host"
+    if split > 1:
+        return "engines of several devices are on the learner's host"
+    if learners > host_devices and learners % host_devices:
+        return f"{learners} ranks do not fill hosts of {host_devices} devices"
+    if recipe.lora is not None and not isinstance(recipe.engine, Vllm):
+        return "engines on other hosts take an adapter merged, as those of vLLM do"
     return ""

@@ -17,7 +17,7 @@ from benchmarks.rehearsal.fake_device import FakeDevice, fake_device
 from groupwise.config.recipe import Recipe
 from groupwise.data import Batch, Draw, Finish, Outcome, Prompt, Rollout, Sample, Verdict, pack
 from groupwise.learner import Learner, Ranks, ReplicatedRanks, measure_plan
-from groupwise.learner.gathered_weights import layer_of
+from groupwise.models.decoder.layer_weights import layer_of
 from groupwise.learner.microbatch_sharing import MicrobatchSharing, RankShare
 from groupwise.learner.update import OLD
 from groupwise.models import Decoder, DecoderShape

@@ -17,7 +17,6 @@ from groupwise.core import BadData, WorkerLost
 from groupwise.data import Logp
 from groupwise.learner import EMA, AdamW, AdamW8bit, InitialPolicy, Learner, Ranks, measure_plan, mixture
 from groupwise.learner.fsdp import ShardedRanks
-from groupwise.learner.gathered_weights import layer_of
 from groupwise.learner.rank_store import join_store
 from groupwise.models import (
     Lora,
@@ -29,6 +28,7 @@ from groupwise.models import (
     read_tokenizer,
     write_adapter,
 )
+from groupwise.models.decoder.layer_weights import layer_of
 from groupwise.training.build_run import new_learner, read_policy
 from groupwise.training.rank_worker import follower
 from tests.learner.allocations import Allocations

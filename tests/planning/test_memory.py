@@ -408,7 +408,7 @@ def test_a_sharded_rank_0_has_no_whole_model_if_its_engines_are_elsewhere() -> N
     stored = replace(recipe, engine=Native(), method=gw.bradley_terry())
     assert list(process_memories(stored, SHAPE, 6).values()) == [*rank_memories(stored, SHAPE, 6, samples=False)]
     assert "engine" not in rank_memories(stored, SHAPE, 6, samples=False)[0].phase_bytes["saving"]
-    warm = replace(recipe, warm_start=WarmStart("rows.jsonl"))
+    warm = replace(recipe, warm_start=WarmStart(demonstrations="rows.jsonl"))
     assert rank_memories(warm, SHAPE, 6, samples=False)[0].phase_bytes["saving"]["engine"] == 4 * WEIGHTS
     on_gpu = replace(recipe, engine=Vllm(), machine=replace(recipe.machine, device="cuda"))
     learner = ProcessWork(has_engine=False, learner_rank_count=2)

@@ -10,7 +10,7 @@ from groupwise.config.recipe import Recipe
 from groupwise.models import DecoderShape
 from groupwise.planning.cost_model import measuring_passes
 from groupwise.planning.learner_traffic import learner_traffic
-from groupwise.planning.process_memory import BYTES, GIB, ProcessMemoryPrediction
+from groupwise.planning.process_memory import BYTES, GIB, ProcessMemoryPrediction, adapter_weights, gathers_layers
 from groupwise.planning.read_model_shape import weights_of
 from groupwise.planning.run_processes import rank_memories
 
@@ -70,7 +70,9 @@ def sent_rows(recipe: Recipe, shape: DecoderShape, traces: Sequence[RankTrace]) 
         yield Row(name="sent: weights, to learn", counted=most(LEARNING, GATHER), planned=each * traffic.gathered_bytes)
         yield Row(name="sent: gradients", counted=most(LEARNING, SWAP), planned=each * traffic.reduced_bytes)
         yield Row(name="sent: numbers of tokens", counted=most(MEASURING, SEND) + most(LEARNING, SEND))
-        published = weights * BYTES[recipe.machine.dtype] / size
+        adapter = adapter_weights(shape, recipe.lora) if recipe.lora else 0
+        base = 0 if adapter and not gathers_layers(recipe, size) else weights
+        published = (base + adapter) * BYTES[recipe.machine.dtype] / size
         yield Row(name="sent: weights, to rank 0", counted=most(PUBLISHING, SEND, first=1), planned=published)
     else:
         halves = (1 - 1 / size) * max(BYTES[recipe.machine.dtype], 4) * weights

@@ -17,10 +17,10 @@ from benchmarks.rehearsal.fake_device import FakeDevice, fake_device
 from groupwise.config.recipe import Recipe
 from groupwise.data import Batch, Draw, Finish, Outcome, Prompt, Rollout, Sample, Verdict, pack
 from groupwise.learner import Learner, Ranks, ReplicatedRanks, measure_plan
-from groupwise.learner.gathered_weights import layer_of
 from groupwise.learner.microbatch_sharing import MicrobatchSharing, RankShare
 from groupwise.learner.update import OLD
-from groupwise.models import Decoder, DecoderShape
+from groupwise.models import Decoder, DecoderShape, attach
+from groupwise.models.decoder.layer_weights import layer_of
 from groupwise.planning.cost_model import TokenLengths, measuring_passes
 from groupwise.planning.process_memory import gathers_layers
 from groupwise.training.build_run import DTYPES, new_learner
@@ -139,6 +139,9 @@ def _rank_step(
     """Start the learner of a rank, measure, take the step, and send the weights to rank 0, as a run does."""
     method, lanes, tokens = recipe.method, recipe.cluster.reduction_lanes, recipe.machine.microbatch_tokens
     model = Decoder(shape).to(DTYPES[recipe.machine.dtype])
+    if recipe.lora is not None:
+        attach(model, recipe.lora, seed=recipe.seed)
+        model.to("meta")
     with fake_device(shapes) as device:
         phases = Phases(device)
         phases.begin(START)
@@ -183,9 +186,9 @@ def _rank_step(
 
 
 def publish(learner: Learner, *, layers: bool) -> None:
-    """Send the trained weights to rank 0: a layer at a time, or all to its whole model."""
+    """Send the weights to rank 0: all of them, a layer at a time, or the trained ones to its whole model."""
     ranks = learner.ranks
-    names = [name for name, x in learner.model.named_parameters() if x.requires_grad]
+    names = [name for name, x in learner.model.named_parameters() if layers or x.requires_grad]
     for part in [list(part) for _, part in groupby(names, layer_of)] if layers else [names]:
         if isinstance(ranks, ReplicatedRanks) and ranks.shards and ranks.rank:
             ranks.receive()

@@ -15,8 +15,9 @@ from benchmarks.rehearsal.rank_step import LEARNING, MEASURING, RankTrace, first
 from groupwise.config.recipe import Recipe
 from groupwise.config.recipe_toml import read_recipe
 from groupwise.core import Usage, WorkerLost
+from groupwise.engines import Served
 from groupwise.learner.optimizer import Optimizer
-from groupwise.models import DecoderShape
+from groupwise.models import DecoderShape, Lora
 from groupwise.models.decoder.varlen_attention import VarlenRows
 from groupwise.planning.cost_model import TokenLengths
 from groupwise.planning.read_model_shape import weights_of
@@ -56,6 +57,20 @@ def test_the_exchanges_of_all_ranks_fit_together_and_are_those_of_the_plan(ranks
     for name in ("weights, to measure", "weights, to learn", "gradients", "weights, to rank 0"):
         row = rows[f"sent: {name}"]
         assert row.planned is not None and row.counted == pytest.approx(row.planned, rel=0.02), name
+
+
+def test_a_frozen_base_is_nowhere_whole() -> None:
+    """Rank 0 has its rows of it, as the others, and gathers it with the adapter's matrices for engines elsewhere."""
+    recipe = replace(recipe_of(2), lora=Lora(rank=4), engine=Served())
+    traces = rehearse(recipe, SHAPE, first_step(recipe, LENGTHS))
+    replay([trace.exchanges for trace in traces])
+    rows = {row.name: row for row in rows_of(recipe, SHAPE, LENGTHS.prompt_tokens, traces)}
+    names = [
+        f"sent: {name}" for name in ("weights, to measure", "weights, to learn", "gradients", "weights, to rank 0")
+    ]
+    for name in (*names, "rank 0: before the step", "other ranks: before the step"):
+        row = rows[name]
+        assert row.planned is not None and row.counted == pytest.approx(row.planned, rel=0.03), name
 
 
 def test_replicas_send_halves_and_gather_once() -> None:

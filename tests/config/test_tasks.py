@@ -13,11 +13,12 @@ from groupwise.config.parse_toml_values import default
 from groupwise.config.recipe import ExtraTask, Recipe
 from groupwise.config.recipe_toml import read_recipe, read_with_problems, write
 from groupwise.config.registry import UnloadedPart, fitting_names
+from groupwise.config.task_sources import sources
 from groupwise.config.user_code import Permissions, UserCode, load_use
 from groupwise.core import Usage, class_name, part_named, plain_name
 from groupwise.data import Task, TaskSettings
 from groupwise.tasks import BigSums, Calculator, DataRows, Demonstrations, PublishedSet, ReasoningGym, named_task
-from groupwise.training.build_tasks import sources, task_of, templates, verifier_of
+from groupwise.training.build_tasks import task_of, templates, verifier_of
 from tests.training.test_sources import CALCULATOR
 
 KINDS = {name: part_named(name) for name in fitting_names(TaskSettings)}

@@ -9,6 +9,7 @@ import pytest
 from groupwise.__main__ import main
 from groupwise.config.model_dependent_defaults import RecipeSource
 from groupwise.config.recipe_toml import read_verifier
+from groupwise.config.task_sources import sources
 from groupwise.config.toml import DEFAULT
 from groupwise.config.user_code import UserCode
 from groupwise.core import BadData, MissingRequirement, Usage
@@ -17,7 +18,6 @@ from groupwise.evaluation.published_protocols import PUBLISHED, find_published
 from groupwise.inference.evaluate_model import recipe_and_sampling
 from groupwise.models import Decoder, write_model
 from groupwise.tasks.published_sets import PRESETS, PublishedSet
-from groupwise.training.build_tasks import sources
 from groupwise.verifiers import MathDrGrpo
 from tests.models.directories import shape
 from tests.models.test_templates import CHATML, trained

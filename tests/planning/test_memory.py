@@ -10,7 +10,8 @@ import torch
 from benchmarks.plan_memory import COMMON, MIB, OTHERS, RUNS
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from groupwise.config.recipe import Recipe
+import groupwise as gw
+from groupwise.config.recipe import Recipe, WarmStart
 from groupwise.config.recipe_toml import override, read_recipe
 from groupwise.config.resolve_devices import resolved
 from groupwise.core import Usage
@@ -389,13 +390,26 @@ def test_a_sharded_rank_0_keeps_the_model_of_its_engine() -> None:
 
 
 def test_a_sharded_rank_0_has_no_whole_model_if_its_engines_are_elsewhere() -> None:
-    """It gathers a layer at a time for them, and keeps no copy for vLLM on its GPU. An adapter needs a whole base."""
+    """It gathers a layer at a time for them, and keeps no copy for vLLM on its GPU.
+
+    So it does with an adapter, whose sum with a layer exists beside the layer for engines that load no adapters, and
+    where nothing is generated. A warm start needs a whole model.
+    """
     cluster = replace(RECIPE.cluster, ranks=2, reduction_lanes=2, shard="full")
     recipe = replace(RECIPE, cluster=cluster, engine=Served())
     first, other = rank_memories(recipe, SHAPE, 6, samples=False)
     assert first == other and first.phase_bytes["publishing"]["published"] < 4 * WEIGHTS
-    adapted, _ = rank_memories(replace(recipe, lora=Lora(rank=2)), SHAPE, 6, samples=False)
-    assert adapted.phase_bytes["saving"]["engine"] > 4 * WEIGHTS
+    lora = Lora(rank=2)
+    adapted, merging = (replace(recipe, lora=lora, engine=engine) for engine in (Served(), Vllm()))
+    matrices, embedding = adapter_weights(SHAPE, lora) // 2, 100 * 8
+    for each, numbers in ((recipe, embedding), (adapted, LAYER + matrices), (merging, 2 * LAYER + matrices)):
+        first, other = rank_memories(each, SHAPE, 6, samples=False)
+        assert first == other and first.phase_bytes["publishing"]["published"] == 4 * numbers
+    stored = replace(recipe, engine=Native(), method=gw.bradley_terry())
+    assert list(process_memories(stored, SHAPE, 6).values()) == [*rank_memories(stored, SHAPE, 6, samples=False)]
+    assert "engine" not in rank_memories(stored, SHAPE, 6, samples=False)[0].phase_bytes["saving"]
+    warm = replace(recipe, warm_start=WarmStart(demonstrations="rows.jsonl"))
+    assert rank_memories(warm, SHAPE, 6, samples=False)[0].phase_bytes["saving"]["engine"] == 4 * WEIGHTS
     on_gpu = replace(recipe, engine=Vllm(), machine=replace(recipe.machine, device="cuda"))
     learner = ProcessWork(has_engine=False, learner_rank_count=2)
     assert "published" not in run_memory(on_gpu, SHAPE, 6, learner).permanent_bytes

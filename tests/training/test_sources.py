@@ -12,6 +12,7 @@ from groupwise.checks.check_inputs import check_inputs
 from groupwise.config.diff import diff
 from groupwise.config.recipe import Columns, ExtraTask, Recipe
 from groupwise.config.recipe_toml import read_recipe, write
+from groupwise.config.task_sources import sources
 from groupwise.config.user_code import Permissions, UserCode, load_use
 from groupwise.core import BadData, Usage
 from groupwise.data import Draw, Rollout, Sampler, Sampling
@@ -22,7 +23,7 @@ from groupwise.tasks import MixtureVerifier, PublishedSet, RowsTask, TaskMixture
 from groupwise.tasks.task_mixture import task_index
 from groupwise.training import build_tasks as sources_module
 from groupwise.training.build_environment import frame_of, tool_schemas
-from groupwise.training.build_tasks import prompt_template, sources, task_of, templates, verdict_wait, verifier_of
+from groupwise.training.build_tasks import prompt_template, task_of, templates, verdict_wait, verifier_of
 from groupwise.verifiers import Code, CodeVerifier, Countdown, Exact, Function, LastNumber
 from tests.models.test_templates import CHATML, trained
 from tests.tasks.published import gsm8k

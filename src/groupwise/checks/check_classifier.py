@@ -1,10 +1,10 @@
 """Checks that a recipe trains a reward model on a model that can be one, and generates nothing with one."""
 
 from groupwise.config.recipe import Recipe
+from groupwise.config.task_sources import sources
 from groupwise.core import Usage
 from groupwise.models import DecoderShape
 from groupwise.models.decoder.decoder import ModelSizes
-from groupwise.training.build_tasks import sources
 
 TEMPLATES = ("no", "chat")
 """The templates in which the verifier `RewardModel` renders problems, too."""

@@ -6,13 +6,14 @@ from typing import Any
 
 from groupwise.checks.check_result import CheckResult
 from groupwise.config.recipe import Recipe
+from groupwise.config.task_sources import held_out_sources, sources
 from groupwise.core import BadData, GroupwiseError, counted
 from groupwise.data import Prompt, Task, TaskWithProblemList, all_problems, data_stats
 from groupwise.rollout import check_columns
 from groupwise.runs.checkpoints import plain_json
 from groupwise.tasks import TaskMixture
 from groupwise.tasks.row_columns import is_conversation, problem_text
-from groupwise.training.build_tasks import Templates, held_out_sources, sources
+from groupwise.training.build_tasks import Templates
 from groupwise.verifiers import OptionChoice, kinds_in
 
 

@@ -8,6 +8,7 @@ from groupwise.checks.synthetic_samples_trial import trained_roles
 from groupwise.config.diff import label
 from groupwise.config.recipe import Recipe
 from groupwise.config.registry import fitting_names, methods
+from groupwise.config.task_sources import sources
 from groupwise.core import GroupwiseError, Usage, counted, part_named
 from groupwise.data import (
     Outcome,
@@ -31,7 +32,6 @@ from groupwise.data import (
 )
 from groupwise.methods import Method
 from groupwise.rollout.strategies.multi_round import as_written
-from groupwise.training.build_tasks import sources
 
 BUDGET = 16
 """The generation budget of synthetic answers, in tokens."""

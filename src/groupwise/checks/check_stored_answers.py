@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from groupwise.config.recipe import Recipe
+from groupwise.config.task_sources import generates_nothing
 from groupwise.core import BadData, GroupwiseError, first_lines
 from groupwise.data import Draw, Prompt, all_problems
 from groupwise.engines.no_engine import NoEngine
@@ -12,7 +13,7 @@ from groupwise.rollout import RolloutSetting, SinglePromptSampler
 from groupwise.tasks.stored_rows import ASSISTANT, COMPLETION, turns_of
 from groupwise.training.build_environment import frame_of
 from groupwise.training.build_run import RunInputs
-from groupwise.training.build_tasks import generates_nothing, prompt_template
+from groupwise.training.build_tasks import prompt_template
 from groupwise.training.warm_start import warm_start_phase
 
 

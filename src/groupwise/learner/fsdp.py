@@ -27,14 +27,12 @@ from torch.utils.weak import WeakIdKeyDictionary
 from groupwise.core import BadData, Usage
 from groupwise.learner.distributed import CPU, ReplicatedRanks
 from groupwise.learner.rank_store import Store
-from groupwise.models import Decoder, RowsOnDisk
+from groupwise.models import Decoder, RowsOnDisk, WeightsOnDisk
 from groupwise.models.decoder.transformers_model import TransformersBackbone
 
 __all__ = ["ShardedRanks"]
 
 M = TypeVar("M", bound=torch.nn.Module)
-ADAPTED = "base_layer."
-"""What peft adds to the names of the weights below an adapter."""
 REPLY = 512
 """The bytes of a reply of each rank."""
 Errors = Callable[[str, str], AbstractContextManager[None]]
@@ -92,7 +90,7 @@ class ShardedRanks(ReplicatedRanks):
             for mine, given in zip(held.buffers(), model.buffers(), strict=True):
                 mine.copy_(given)  # such as rotary frequencies, which a model computes from its configuration
             for name, x in held.state_dict().items():
-                if rows := on_disk.get(name.replace(ADAPTED, "")):
+                if rows := on_disk and on_disk.stored(name):
                     self._read(rows, len(x), self.local(x))
                 else:
                     self._scatter(whole[name], self.local(x))
@@ -193,11 +191,11 @@ class ShardedRanks(ReplicatedRanks):
         every = self.gather(torch.frombuffer(bytearray(content), dtype=torch.uint8), [REPLY] * self.size)
         return [json.loads(part.numpy().tobytes()) for part in every.split(REPLY)]
 
-    def _on_disk(self, model: torch.nn.Module) -> Mapping[str, RowsOnDisk]:
-        """The tensors of a model that each rank reads; none if rank 0 sends them. BadData if their files differ."""
+    def _on_disk(self, model: torch.nn.Module) -> WeightsOnDisk | None:
+        """The tensors of a model that each rank reads; None if rank 0 sends them. BadData if their files differ."""
         stored = model.on_disk if isinstance(model, Decoder) else None
         if stored is None:
-            return {}
+            return None
         mine = torch.frombuffer(bytearray(stored.digest()), dtype=torch.uint8)
         every = self.gather(mine, [len(mine)] * self.size).split(len(mine))
         if others := [rank for rank, other in enumerate(every) if not torch.equal(other, every[0])]:
@@ -207,7 +205,7 @@ class ShardedRanks(ReplicatedRanks):
                 evidence="the names or the first numbers of its tensors differ",
                 fix="copy the directory of rank 0 to the host of each rank",
             )
-        return stored.tensors
+        return stored
 
     def _read(self, stored: RowsOnDisk, count: int, mine: Tensor) -> None:
         """Copy this rank's rows of a tensor with `count` rows from its file to `mine`."""

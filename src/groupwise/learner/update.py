@@ -185,8 +185,8 @@ class Learner:
     def weights(self, names: Sequence[str] = ()) -> Mapping[str, Tensor]:
         """The policy's tensors themselves, not copies. Sharded ones are gathered into the model that rank 0 was given.
 
-        If that is on the meta device, they are gathered when they are looked up. With shards, all ranks take part: rank
-        0 sends the others a message with the `names` of weights, with which they call this.
+        If that is on the meta device, `GatheredWeights` gathers them when they are looked up. With shards, all ranks
+        take part: rank 0 sends the others a message with the `names` of weights, with which they call this.
         """
         if not names and self.ranks.shards and next(self._whole.parameters()).is_meta:
             return GatheredWeights(self._whole.state_dict(), self.weights, self.score)

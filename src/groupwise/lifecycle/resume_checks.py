@@ -9,6 +9,7 @@ from groupwise.config.diff import diff
 from groupwise.config.recipe import Cluster, Recipe, Save
 from groupwise.config.recipe_toml import read_with_problems
 from groupwise.config.resolve_devices import resolved
+from groupwise.config.task_sources import held_out_sources, sources
 from groupwise.config.user_code import UserCode
 from groupwise.core import BadData, counted, read_regular
 from groupwise.data import data_stats
@@ -21,7 +22,7 @@ from groupwise.runs.log_hashes import abbreviated
 from groupwise.runs.open_run import OpenRun
 from groupwise.runs.run_info import RunInfo
 from groupwise.training.build_run import RunObjects
-from groupwise.training.build_tasks import Templates, held_out_sources, sources
+from groupwise.training.build_tasks import Templates
 from groupwise.training.evaluation_protocol import digest, model_hash, reward_model_hashes
 
 MODEL_FILES = (

@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import math
 import shlex
-from collections.abc import Awaitable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 
 from torch import Tensor
 
+from groupwise.cluster.rank_work_thread import interruptible
 from groupwise.cluster.ray import reserved
 from groupwise.config.recipe import Recipe
 from groupwise.core import BadData, GroupwiseError, Storage, Usage
@@ -26,6 +27,7 @@ from groupwise.lifecycle.final_message import closing_message, code_of, nothing_
 from groupwise.lifecycle.resume_checks import check_changes, device_changes, record_changes
 from groupwise.lifecycle.run_handle import RunControl, RunEnding
 from groupwise.lifecycle.sft_warm_start import remove_checkpoints, warm_start_run
+from groupwise.models import Decoder, LayerWeights, Model, weights_device
 from groupwise.report.report import write_report
 from groupwise.rollout import RolloutBuffer
 from groupwise.runs.atomic_writes import (
@@ -70,17 +72,17 @@ class IterationCallback:
     file_system: FileSystemOperations
     failed_exports: list[int] = field(default_factory=list)
 
-    def __call__(self, line: dict[str, Any], timing: dict[str, Any]) -> None:
-        """Take the metrics and the timings of one iteration."""
+    def __call__(self, line: dict[str, Any], timing: dict[str, Any], learner: Learner) -> None:
+        """Take the metrics and the timings of one iteration, after which the learner has these weights."""
         recipe, iteration = self.run_objects.recipe, line["iteration"]
         self.progress(line, timing)
         for alert in self.alert_detector(line):
             self.progress.notify(alert)
         if is_due(recipe.save.export_every, iteration, recipe.iterations):
             try:
-                write_model_directory(
-                    self.run_layout, self.run_objects, self.run_layout.model_at(iteration), self.file_system
-                )
+                weights = None if self.run_objects.has_weights else gathered_policy(learner)
+                model = self.run_layout.model_at(iteration)
+                write_model_directory(self.run_layout, self.run_objects, model, self.file_system, weights)
             except Storage as error:
                 self.failed_exports.append(iteration)
                 self.progress.notify(str(error))
@@ -92,7 +94,7 @@ class WarmStartProgressCallback(IterationCallback):
 
     __slots__ = ()
 
-    def __call__(self, line: dict[str, Any], timing: dict[str, Any]) -> None:
+    def __call__(self, line: dict[str, Any], timing: dict[str, Any], learner: Learner) -> None:
         done, steps = line["iteration"], self.run_objects.recipe.iterations
         if done and (done == steps or done * 10 // steps > (done - 1) * 10 // steps):
             self.progress.notify(f"warm start {done:>{len(str(steps))}}/{steps}  loss {line[LOSS]:.4f}")
@@ -197,7 +199,8 @@ def ending_of(training: Training) -> RunEnding:
     if recorder.done >= 0:
         remove_checkpoints(layout, watch.file_system)
     if not recorder.stopping:
-        write_model_directory(layout, training.run_objects, layout.model, watch.file_system)
+        weights = None if training.run_objects.has_weights else saved_policy(layout, training.run_objects.model)
+        write_model_directory(layout, training.run_objects, layout.model, watch.file_system, weights)
     with storage_errors("the report", layout.run_directory):
         report = write_report([layout.run_directory])
     check_models(layout, watch.failed_exports)
@@ -345,22 +348,41 @@ def check_pending(recipe: Recipe, buffer: RolloutBuffer) -> None:
         )
 
 
-def write_model_directory(layout: RunLayout, objects: RunObjects, model: Path, disk: FileSystemOperations) -> None:
-    """Write the current model or adapter to a directory of the run, atomically."""
+def write_model_directory(
+    layout: RunLayout, objects: RunObjects, model: Path, disk: FileSystemOperations, weights: LayerWeights | None
+) -> None:
+    """Write the current model or adapter to a directory of the run, atomically.
+
+    `weights` are those of a model that this process has not.
+    """
     with storage_errors("the model", layout.run_directory):
         if not model.parent.is_dir():
             disk.mkdir(model.parent)
         remove_leftovers(model.parent, [model.with_name(model.name + PARKED)], disk)
-        weights = None if objects.has_weights else saved_policy(layout)
         with write_directory(model, disk) as draft:
             objects.write(draft, weights)
 
 
-def saved_policy(layout: RunLayout) -> Mapping[str, Tensor]:
-    """The policy's tensors in the newest checkpoint. Each is read when it is needed."""
+def gathered_policy(learner: Learner) -> LayerWeights:
+    """The policy's weights, gathered from the ranks a layer at a time. A signal ends the wait for one."""
+    weights = learner.weights()
+    assert isinstance(weights, LayerWeights), "a rank without a whole model gathers"
+    return LayerWeights(weights.outline, lambda names: interruptible(partial(weights.read, names)))
+
+
+def saved_policy(layout: RunLayout, model: Model) -> LayerWeights:
+    """The policy's weights: the trained ones in the newest checkpoint, those under an adapter in the base's files."""
     checkpoint = newest_checkpoint(layout)
     assert checkpoint is not None, "a run saves a checkpoint before its model"
-    return policy_tensors(checkpoint.tensors())
+    assert isinstance(model, Decoder) and model.on_disk is not None, "another model has its weights"
+    saved, base, outline = policy_tensors(checkpoint.tensors()), model.on_disk, model.state_dict()
+    trained, device = frozenset(saved), weights_device(model)
+
+    def read(name: str) -> Tensor:
+        weight = saved[name] if name in trained else base.whole(name, len(outline[name]))
+        return weight.to(device)  # a sum with an adapter has the bits of that device
+
+    return LayerWeights(outline, lambda names: {name: read(name) for name in names})
 
 
 def check_models(layout: RunLayout, unwritten: Sequence[int]) -> None:

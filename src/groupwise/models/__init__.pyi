@@ -24,6 +24,7 @@ from groupwise.models.decoder.decoder import weights_device as weights_device
 from groupwise.models.decoder.expert_routing import ChosenExperts as ChosenExperts
 from groupwise.models.decoder.expert_routing import MixtureOfExpertsSizes as MixtureOfExpertsSizes
 from groupwise.models.decoder.expert_routing import experts_of as experts_of
+from groupwise.models.decoder.layer_weights import LayerWeights as LayerWeights
 from groupwise.models.decoder.packed_attention import attention as attention
 from groupwise.models.decoder.packed_attention import past as past
 from groupwise.models.decoder.prefix_packing import PrefixPacking as PrefixPacking

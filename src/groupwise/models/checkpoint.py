@@ -8,18 +8,19 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from groupwise.core import BadData, open_regular
 from groupwise.models.decoder.decoder import Decoder, DecoderShape, ModelSizes
+from groupwise.models.decoder.layer_weights import LayerWeights
 from groupwise.models.flow.flow_policy import FlowPolicy
 from groupwise.models.json_fields import short
-from groupwise.models.language_files import LanguageModel, decoder_on_disk
+from groupwise.models.language_files import LanguageModel
 from groupwise.models.lora import adapter_quantization, read_adapter
 from groupwise.models.masked.masked_policy import MaskedPolicy
 from groupwise.models.model_directories import base_directory
 from groupwise.models.model_json_files import listing, read_json
-from groupwise.models.model_kind import ModelLoadOptions, write_json, write_plain
+from groupwise.models.model_kind import ModelLoadOptions, write_json
 from groupwise.models.model_kinds_by_name import KINDS, kind_of
 from groupwise.models.quantized_linear import NF4
 from groupwise.models.quantized_weights import refuse_quantization, stores_nf4
@@ -122,14 +123,17 @@ def outline(path: Path | str, *, trust_remote_code: bool = False) -> nn.Module:
 def outline_on_disk(path: Path | str, *, dtype: torch.dtype, device: torch.device) -> Decoder | None:
     """The modules of a `Decoder` in a directory, without weights: sharded ranks read their rows from its files.
 
-    None for an adapter and for another model, whose weights are read whole. BadData as for `read_model`.
+    An adapter's matrices are read whole. None for another model, whose weights are read whole, and for an adapter on a
+    base in 4 bits. BadData as for `read_model`.
     """
-    if base_directory(path := Path(path)) != path or not isinstance(shape := read_shape(path), DecoderShape):
+    directory, path = Path(path), base_directory(Path(path))
+    if directory != path and stored_quantization(directory):
         return None
-    if shape.kind_name == ModelSizes.kind_name:
-        return decoder_on_disk(path, shape, dtype, device)
-    outlined = outline(path)
-    return outlined.to(dtype) if isinstance(outlined, Decoder) else None
+    shape = read_shape(path)
+    outlined = KINDS[shape.kind_name].outline_on_disk(path, shape, dtype, device)
+    if outlined is not None and directory != path:
+        read_adapter(outlined, directory, base_sha256=fingerprint(path))
+    return outlined
 
 
 def stored_quantization(path: Path | str) -> Literal["nf4"] | None:
@@ -171,7 +175,7 @@ def write_model(
     *,
     tokenizer: Tokenizer,
     source: Path | str | None = None,
-    weights: Mapping[str, Tensor] | None = None,
+    weights: LayerWeights | None = None,
 ) -> None:
     """Write a directory for transformers, vLLM and `read_model`. ValueError if the family excludes the `DecoderShape`.
 
@@ -187,7 +191,7 @@ def write_model(
     if weights is None:
         kind.write(model, path, config | ids)
     else:
-        write_plain(path, config | ids, dict(model.named_parameters()), weights.__getitem__)
+        kind.write_layers(model, path, config | ids, weights)
     write_json(path / "generation_config.json", generation)
     for file in path.glob("*.safetensors"):
         shutil.copymode(path / "config.json", file)  # safetensors creates files for their owner alone

@@ -69,6 +69,11 @@ class LanguageKind(ModelKind):
             return Decoder(shape)
         return transformers_outline(path, trust_remote_code=trust_remote_code)
 
+    def outline_on_disk(
+        self, path: Path, shape: ModelSizes, dtype: torch.dtype, device: torch.device
+    ) -> Decoder | None:
+        return decoder_on_disk(path, shape, dtype, device) if isinstance(shape, DecoderShape) else None
+
     def config(self, model: LanguageModel) -> dict[str, Any]:
         return config_of(model.shape) if isinstance(model, Decoder) else {}
 

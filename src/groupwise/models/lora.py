@@ -7,7 +7,8 @@ import importlib
 import json
 import re
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -18,6 +19,7 @@ from safetensors.torch import save_file
 from torch import nn
 
 from groupwise.core import BadData, GroupwiseError, MissingRequirement, Usage, check_types, visible
+from groupwise.models.decoder.layer_weights import LayerWeights
 from groupwise.models.hub import is_hub_name
 from groupwise.models.json_fields import json_object, mapping, real, short, whole
 from groupwise.models.model_json_files import ADAPTER, listing, read_json
@@ -133,7 +135,8 @@ def _inject(peft: Any, config: Any, host: nn.Module) -> None:
 
     All other weights are frozen, but for those of the layers that a model names in `trained_beside_adapter`.
     """
-    peft.inject_adapter_in_model(config, host)
+    with weights_without_memory(host):
+        peft.inject_adapter_in_model(config, host)
     for layer in getattr(host, "trained_beside_adapter", ()):
         layer.requires_grad_(True)
     dtype = next(weight.dtype for weight in host.parameters() if weight.is_floating_point())
@@ -141,6 +144,22 @@ def _inject(peft: Any, config: Any, host: nn.Module) -> None:
         if isinstance(getattr(layer, "base_layer", None), QuantizedLinear):
             for matrix in (layer.lora_A, layer.lora_B):
                 matrix.to(dtype)
+
+
+@contextmanager
+def weights_without_memory(host: nn.Module) -> Iterator[None]:
+    """A context in which layers on the meta device have weights on the CPU that repeat one number.
+
+    peft moves an adapter's matrices to the device of their layer: they would lose their numbers there.
+    """
+    outlined = [module for module in host.modules() if isinstance(module, nn.Linear) and module.weight.is_meta]
+    for layer in outlined:
+        layer.weight = nn.Parameter(torch.zeros((), dtype=layer.weight.dtype).expand(layer.weight.shape))
+    try:
+        yield
+    finally:
+        for layer in outlined:
+            layer.weight = nn.Parameter(layer.weight.to("meta"), layer.weight.requires_grad)
 
 
 def _ends(lora: Lora) -> set[str]:
@@ -200,8 +219,12 @@ def _heads(host: Any) -> set[str]:
     return {*HEADS, *(name.rpartition(".")[2] for name, module in host.named_modules() if module in ends)}
 
 
-def write_adapter(model: nn.Module, path: Path, *, base: str, base_sha256: str) -> None:
+def write_adapter(
+    model: nn.Module, path: Path, *, base: str, base_sha256: str, weights: LayerWeights | None = None
+) -> None:
     """Write a directory that peft, transformers and `read_model` load; `base` is its `base_name`.
+
+    `weights` are those of a model without weights, of which the adapter's alone are read.
 
     That of a pipeline's adapter is for diffusers and `read_model`. The base's hash is in the file's metadata, so that
     another base of the same shape is refused; before it, the quantisation in which the base was trained.
@@ -209,7 +232,8 @@ def write_adapter(model: nn.Module, path: Path, *, base: str, base_sha256: str) 
     host, layout = _host(model), _layout(model)
     base_sha256 = f"{NF4}:{base_sha256}" if is_quantized(model) else base_sha256
     path.mkdir(parents=True, exist_ok=True)
-    tensors = {name: x.detach().cpu().contiguous() for name, x in _adapter_tensors(host, layout).items()}
+    matrices = None if weights is None else dict(weights.only([name for name in weights if ".lora_" in name]))
+    tensors = {name: x.detach().cpu().contiguous() for name, x in _adapter_tensors(host, layout, matrices).items()}
     config = host.peft_config["default"].to_dict() | {"inference_mode": True}
     found = {"base_sha256": base_sha256}
     if layout.read_by_diffusers:  # it ignores names without the prefix
@@ -344,7 +368,8 @@ def merged_weights(model: nn.Module, weights: Mapping[str, torch.Tensor]) -> dic
     """The weights `W + scale * B A` of the plain decoder, from the weights of a decoder with an adapter.
 
     They have the bits and the names of the model that `merge` leaves. Neither the model nor its weights change. Layers
-    in 4 bits are dequantised one by one, and the sums are in the memory of the host.
+    in 4 bits are dequantised one by one, and the sums are in the memory of the host. `weights` may be those of one
+    layer.
     """
     layer_type = importlib.import_module("peft.tuners.lora").LoraLayer
     merged = {name.replace(".base_layer.", "."): x for name, x in weights.items() if ".lora_" not in name}
@@ -368,9 +393,12 @@ def merged_weights(model: nn.Module, weights: Mapping[str, torch.Tensor]) -> dic
     return merged
 
 
-def _adapter_tensors(host: nn.Module, layout: AdapterFile) -> dict[str, torch.Tensor]:
-    """The tensors of a model's adapter, by their names in its file."""
-    tensors = load_peft().get_peft_model_state_dict(host, save_embedding_layers=False)  # True may query the hub
+def _adapter_tensors(
+    host: nn.Module, layout: AdapterFile, matrices: Mapping[str, torch.Tensor] | None = None
+) -> dict[str, torch.Tensor]:
+    """The tensors of a model's adapter, by their names in its file: its own, or these `matrices` of its state dict."""
+    without_embedding = {"save_embedding_layers": False}  # True may query the hub
+    tensors = load_peft().get_peft_model_state_dict(host, matrices, **without_embedding)
     return {f"{layout.tensor_name_prefix}{name}": x for name, x in tensors.items()}
 
 

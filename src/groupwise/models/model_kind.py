@@ -2,7 +2,7 @@
 
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Literal
@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from groupwise.models.decoder.decoder import ModelSizes
+from groupwise.models.decoder.layer_weights import LayerWeights, outline_of
 from groupwise.models.model_json_files import read_json
 from groupwise.models.quantized_linear import dequantize
 from groupwise.models.safetensors_weights import stored_weights, write_stream
@@ -72,11 +73,18 @@ class ModelKind(ABC):
     def config(self, model: Any) -> dict[str, Any]:
         """The fields of config.json about a model. `Usage` for a model that is not written here."""
 
+    def outline_on_disk(self, path: Path, shape: Any, dtype: torch.dtype, device: torch.device) -> Any:
+        """The modules of a `Decoder` in a directory, without weights, which stay on disk; None for another model."""
+        return None
+
     def write(self, model: Any, path: Path, config: Mapping[str, Any]) -> None:
         """Write the weights of a model, and its config.json with its dtype. Layers in 4 bits become plain ones."""
         dequantize(model)
-        weights = dict(model.named_parameters())
-        write_plain(path, config, weights, weights.__getitem__)
+        write_plain(path, config, dict(model.named_parameters()))
+
+    def write_layers(self, model: Any, path: Path, config: Mapping[str, Any], weights: LayerWeights) -> None:
+        """As `write`, for a decoder without weights, whose `weights` are written one after the other."""
+        write_plain(path, config, weights)
 
     def stored_config(self, path: Path) -> Mapping[str, Any]:
         """The fields of config.json in a directory. BadData without one."""
@@ -105,12 +113,11 @@ class ModelKind(ABC):
         """
 
 
-def write_plain(
-    path: Path, config: Mapping[str, Any], outline: Mapping[str, Tensor], read: Callable[[str], Tensor]
-) -> None:
-    """Write config.json and the weights that `read` returns in turn; `outline` may be on the meta device."""
+def write_plain(path: Path, config: Mapping[str, Any], weights: Mapping[str, Tensor]) -> None:
+    """Write config.json and the weights, one after the other."""
+    outline = outline_of(weights)
     with (path / "model.safetensors").open("wb") as file:
-        write_stream(file, outline, read, {"format": "pt"})
+        write_stream(file, outline, weights.__getitem__, {"format": "pt"})
     dtype = str(next(iter(outline.values())).dtype).removeprefix("torch.")
     write_json(path / "config.json", {**config, "dtype": dtype, "torch_dtype": dtype})
 

@@ -101,7 +101,15 @@ def tensors(
 
 
 def load_exactly(model: torch.nn.Module, path: Path, convert: Callable[[Tensor], Tensor], kind: str, fix: str) -> None:
-    """Give a model the tensors of a directory, each converted. BadData unless these are exactly the model's.
+    """Give a model the tensors of a directory, each converted. BadData as for `exact_files`."""
+    weights = {}
+    for file, names in exact_files(model, path, kind, fix).items():
+        weights |= tensors(file, names, convert)
+    model.load_state_dict(weights, assign=True)
+
+
+def exact_files(model: torch.nn.Module, path: Path, kind: str, fix: str) -> dict[Path, dict[str, TensorHeader]]:
+    """The headers of a directory's files with weights. BadData unless their tensors are exactly the model's.
 
     `kind` and `fix` are for the error of a directory without weights.
     """
@@ -116,11 +124,9 @@ def load_exactly(model: torch.nn.Module, path: Path, convert: Callable[[Tensor],
         raise BadData(
             what, evidence=f"missing, unknown or of another shape: {', '.join(names[:4])}", fix="copy it again"
         )
-    weights = {}
     for file, names in headers.items():
         refuse_types(file, names)
-        weights |= tensors(file, names, convert)
-    model.load_state_dict(weights, assign=True)
+    return headers
 
 
 def differences(shapes: Mapping[str, tuple[int, ...]], stored: Mapping[str, tuple[int, ...]]) -> str:

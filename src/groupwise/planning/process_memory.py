@@ -10,6 +10,7 @@ from torch import nn
 
 from groupwise.config.recipe import Recipe
 from groupwise.config.resolve_devices import device_of
+from groupwise.config.task_sources import generates_nothing
 from groupwise.core import Usage, counted
 from groupwise.data import unsplit_unit
 from groupwise.engines import Native, Served, Vllm
@@ -173,7 +174,7 @@ def run_memory(
             phases["loading"] = {"engine": weights // process.tensor_parallel}
     published, merged = (count(recipe, total, size) for count in (published_bytes, merged_bytes))
     if process.has_learner and gathers_layers(recipe, process.learner_rank_count):
-        published, merged = 0, gathered_layer_bytes(shape, size)
+        published, merged = 0, gathered_layer_bytes(recipe, shape, size)
     if process.has_learner and published + merged:
         phases["publishing"] = {"published": published + merged, **kept}
         if published and keeps_memory(recipe):
@@ -223,18 +224,26 @@ def weight_bytes(recipe: Recipe, shape: DecoderShape, held: int, size: int) -> i
 
 
 def gathers_layers(recipe: Recipe, ranks: int) -> bool:
-    """Whether rank 0 of `ranks` with shards has no whole model: its engines are in other processes.
+    """Whether rank 0 of `ranks` with shards has no whole model: no engine of its process samples from one.
 
-    It gathers a layer at a time for them. Adapters, reward models, a warm start and models of `save.export_every` need
-    the whole model.
+    It gathers a layer at a time for engines in other processes, and for the models that it writes. A warm start, which
+    rank 0 takes alone, needs the whole model.
     """
-    whole = recipe.lora or recipe.warm_start or recipe.trains_reward_model or recipe.save.export_every
-    return ranks > 1 and isinstance(recipe.engine, Served) and not whole
+    return ranks > 1 and not (samples_in_learner(recipe) or recipe.warm_start)
 
 
-def gathered_layer_bytes(shape: DecoderShape, size: int) -> int:
-    """Bytes of the weights that rank 0 gathers at a time: a layer, or the embedding."""
-    return max(layer_weights(shape), shape.vocabulary_size * shape.hidden_size) * size
+def samples_in_learner(recipe: Recipe) -> bool:
+    """Whether an engine in the learner's process samples."""
+    return not (isinstance(recipe.engine, Served) or generates_nothing(recipe))
+
+
+def gathered_layer_bytes(recipe: Recipe, shape: DecoderShape, size: int) -> int:
+    """Bytes of the weights that rank 0 gathers at a time: a layer with its adapter and their sum, or the embedding."""
+    layer = layer_weights(shape)
+    if recipe.lora:
+        merges = recipe.trains_reward_model or isinstance(recipe.engine, Vllm)
+        layer += adapter_weights(shape, recipe.lora) // shape.layers + merges * layer
+    return max(layer, shape.vocabulary_size * shape.hidden_size) * size
 
 
 def published_bytes(recipe: Recipe, weights: int, size: int) -> int:

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 from groupwise.config.recipe import Recipe
 from groupwise.config.resolve_devices import device_of
+from groupwise.config.task_sources import generates_nothing
 from groupwise.core import Usage, counted
 from groupwise.engines import Served, Vllm
 from groupwise.engines.remote.replica_devices import gpu_count, gpu_indices, rank_devices
@@ -19,6 +20,7 @@ from groupwise.planning.process_memory import (
     plan_line,
     refuse_beyond,
     run_memory,
+    samples_in_learner,
 )
 
 RUN = "the run"
@@ -27,7 +29,7 @@ RUN = "the run"
 
 def process_memories(recipe: Recipe, shape: DecoderShape, context: int) -> dict[str, ProcessMemoryPrediction]:
     """The memory of each process that a run has on this host, by name, in the order in which they start."""
-    ranks = rank_memories(recipe, shape, context, samples=not isinstance(recipe.engine, Served))
+    ranks = rank_memories(recipe, shape, context, samples=samples_in_learner(recipe))
     names = [f"rank {rank}" for rank in range(len(ranks))] if len(ranks) > 1 else [RUN]
     size = recipe.engine.tensor_parallel_size if isinstance(recipe.engine, Vllm) else 1
     work = ProcessWork(has_learner=False, run_engine_count=engines_of(recipe), tensor_parallel=size)
@@ -57,7 +59,9 @@ def rank_memories(
 def replicas_here(recipe: Recipe) -> int:
     """The number of engines that a run starts as processes of this host."""
     engine = recipe.engine
-    return engine.replicas if isinstance(engine, Served) and recipe.cluster.launch == "local" else 0
+    if not isinstance(engine, Served) or recipe.cluster.launch != "local" or generates_nothing(recipe):
+        return 0
+    return engine.replicas
 
 
 def engines_of(recipe: Recipe) -> int:

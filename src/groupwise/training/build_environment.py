@@ -4,12 +4,13 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from groupwise.config.recipe import Recipe
+from groupwise.config.task_sources import held_out_sources, sources
 from groupwise.config.user_code import UserCode
 from groupwise.core import Usage
 from groupwise.data import Environment, Ids, declares, name_of
 from groupwise.environments import CoinFlip, Tools, calculator_tools, python_tools, user_environment
 from groupwise.sandbox import ExecutionLimits, Sandbox
-from groupwise.training.build_tasks import Templates, held_out_sources, no_verifier, sources
+from groupwise.training.build_tasks import Templates, no_verifier
 from groupwise.verifiers import EnvironmentVerdictVerifier
 
 

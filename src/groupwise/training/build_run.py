@@ -1,14 +1,14 @@
 """Builds the model, engine, buffer and learner of a recipe in this process."""
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from groupwise.cluster.ray_replicas import RayReplicaLauncher
 from groupwise.config.recipe import Machine, Recipe
@@ -38,6 +38,7 @@ from groupwise.models import (
     KINDS,
     Decoder,
     DecoderShape,
+    LayerWeights,
     MixtureOfExpertsSizes,
     Model,
     SequenceClassifier,
@@ -183,10 +184,10 @@ class RunObjects:
 
     @property
     def has_weights(self) -> bool:
-        """Whether this process has a whole model. Rank 0 of shards has none if its engines are in other processes."""
+        """Whether this process has a whole model. Rank 0 of shards has none if no engine samples from it."""
         return not next(self.model.parameters()).is_meta
 
-    def write(self, path: Path, weights: Mapping[str, Tensor] | None = None) -> None:
+    def write(self, path: Path, weights: LayerWeights | None = None) -> None:
         """Write the current model: a model directory, or the adapter in peft's format with its tokenizer.
 
         `weights` are those of a model that this process has not.
@@ -288,7 +289,7 @@ def policy_outline(recipe: Recipe) -> Model | None:
 
 
 def rows_alone(recipe: Recipe) -> Model | None:
-    """The model of rank 0 without its weights, if no engine of its process needs them; else None.
+    """The model of rank 0 without its weights, if no engine of its process samples from them; else None.
 
     Its rank reads its rows, as the others do.
     """
@@ -372,7 +373,7 @@ def write_trained(
     recipe: Recipe,
     tokenizer: Tokenizer,
     base_sha256: str,
-    weights: Mapping[str, Tensor] | None = None,
+    weights: LayerWeights | None = None,
 ) -> None:
     """Write the trained model: a model directory, or an adapter in peft's format with its tokenizer.
 
@@ -380,7 +381,8 @@ def write_trained(
     reward model is a model directory: its adapter is added to its layers, since its head is trained whole.
     """
     if has_adapter(model) and not isinstance(model, SequenceClassifier):
-        write_adapter(model, path, base=movable_base(base_name(recipe.model), path), base_sha256=base_sha256)
+        base = movable_base(base_name(recipe.model), path)
+        write_adapter(model, path, base=base, base_sha256=base_sha256, weights=weights)
         tokenizer.save(path)
     else:
         write_model(model, path, tokenizer=tokenizer, source=find_model(recipe.model), weights=weights)

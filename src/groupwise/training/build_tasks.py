@@ -1,67 +1,25 @@
 """Builds the task or mixture of a recipe, its verifiers, templates and demonstrations."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 from groupwise.config.recipe import Columns, Recipe
+from groupwise.config.task_sources import TaskSource, generates_nothing, held_out_sources, sources
 from groupwise.config.user_code import UserCode
 from groupwise.core import BadData, Usage
-from groupwise.data import Ids, Task, TaskSettings, Verifier, VerifierSettings
+from groupwise.data import Ids, Task, Verifier
 from groupwise.models import PromptTemplate, Tokenizer, find_template
 from groupwise.rollout import Stored
 from groupwise.sandbox import ExecutionLimits, Sandbox
 from groupwise.tasks import DataRows, Demonstrations, MixtureVerifier, RowsTask, TaskMixture
 from groupwise.tasks.demonstrations import need_environment
 from groupwise.training.dummy_flow_answers import made_up_states
-from groupwise.verifiers import EnvironmentVerdictVerifier, VerifierContext, grade_function, usual_verifier
+from groupwise.verifiers import VerifierContext, grade_function
 from groupwise.verifiers.no_verifier import NoVerifier
 
 Templates = Mapping[str, PromptTemplate]
 """The prompt templates of a recipe's tasks, by name."""
-
-
-@dataclass(frozen=True, slots=True)
-class TaskSource:
-    """One task of a recipe with its columns, verifier and template: from the recipe, else the task's defaults."""
-
-    task: TaskSettings
-    columns: Columns
-    verifier: VerifierSettings | None
-    template: str
-    weight: float = 1.0
-
-
-def sources(recipe: Recipe) -> tuple[TaskSource, ...]:
-    """The recipe's task, followed by the tasks in `extra_tasks`."""
-    first = _source(recipe, recipe.task, recipe.columns, _kind(recipe, recipe.task))
-    others = (
-        _source(recipe, a.task, a.columns, a.verifier or usual_verifier(a.task) or _kind(recipe), a.weight)
-        for a in recipe.extra_tasks
-    )
-    return (first, *others)
-
-
-def held_out_sources(recipe: Recipe) -> tuple[TaskSource, ...]:
-    """The task of the recipe's field `held_out`, whose problems are only evaluated; empty without one."""
-    if (task := recipe.held_out) is None:
-        return ()
-    columns = recipe.columns if isinstance(task, DataRows) else Columns()
-    return (_source(recipe, task, columns, _kind(recipe, task)),)
-
-
-def _kind(recipe: Recipe, task: TaskSettings | None = None) -> VerifierSettings | None:
-    """The recipe's verifier, else the task's default, else the environment's, which gives verdicts itself."""
-    usual = None if task is None else usual_verifier(task)
-    judge = EnvironmentVerdictVerifier() if recipe.environment or recipe.agent else None
-    return recipe.verifier or usual or judge
-
-
-def _source(
-    recipe: Recipe, task: TaskSettings, columns: Columns, verifier: VerifierSettings | None, weight: float = 1.0
-) -> TaskSource:
-    return TaskSource(task, columns, verifier, recipe.template or task.template, weight)
 
 
 def templates(recipe: Recipe, tokenizer: Tokenizer, tools: Sequence[Mapping[str, Any]] = ()) -> Templates:
@@ -158,17 +116,6 @@ def verifier_of(recipe: Recipe, task: Task, use: UserCode) -> Verifier:
     if not isinstance(task, TaskMixture):
         return _verifier(each[0], task, use, recipe)
     return MixtureVerifier(tuple(_verifier(s, t, use, recipe) for s, t in zip(each, task.parts, strict=True)))
-
-
-def generates_nothing(recipe: Recipe) -> bool:
-    """Whether a run generates no answer: it trains stored ones, and no verifier grades others in evaluations.
-
-    A reward model generates none.
-    """
-    if recipe.trains_reward_model:
-        return True
-    each = (*sources(recipe), *held_out_sources(recipe))
-    return recipe.trains_stored_answers and all(source.verifier is None for source in each)
 
 
 def _verifier(source: TaskSource, task: Task, use: UserCode, recipe: Recipe) -> Verifier:

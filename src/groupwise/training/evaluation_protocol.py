@@ -13,12 +13,12 @@ import groupwise
 from groupwise.config.diff import label
 from groupwise.config.registry import definition_of
 from groupwise.config.resolve_devices import device_of
+from groupwise.config.task_sources import TaskSource, held_out_sources, sources
 from groupwise.config.user_code import PREFIX, UserCode
 from groupwise.data import Prompt, Sampling, data_stats, name_of
 from groupwise.evaluation.interval import LEVEL, RESAMPLES, RULE
 from groupwise.models import RandomPurpose, find_model, kind_of
 from groupwise.training.build_run import RunObjects
-from groupwise.training.build_tasks import TaskSource, held_out_sources, sources
 from groupwise.verifiers.classifier_grader import ClassifierSettings
 from groupwise.verifiers.user_function import functions_in, kinds_in
 

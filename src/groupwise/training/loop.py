@@ -60,7 +60,7 @@ async def run(
     """Train from iteration `recorder.done` to `recipe.iterations`, or until `recorder.stopping`, or a solved task."""
     await load(engine, learner, recorder, learner.version)
     if recorder.done < 0:
-        recorder.evaluation(await evaluate())
+        recorder.evaluation(await evaluate(), learner)
         recorder.save(learner, buffer, guards)
     sampling = partial(take, recipe, buffer, learner)
     async with AheadSampler(
@@ -93,7 +93,7 @@ async def run(
             if solved or due(recipe.evaluate.every, iteration + 1, recipe.iterations):
                 with recorder.phase("evaluate"):
                     line |= await evaluate()
-            recorder.write(line)
+            recorder.write(line, learner)
             recorder.solved = solved
             if not solved and due(recipe.save.every, iteration + 1, recipe.iterations):
                 recorder.save(learner, buffer, guards)

@@ -37,7 +37,7 @@ class RunRecorder:
     """Writes a run's metrics, samples and checkpoints. `done` counts its iterations; -1 before the first evaluation.
 
     `stopping` is the reason for a requested stop, or "". `solved` is set if the run ends early because all its groups
-    are right. `on_metrics` receives each line of metrics and its timing, and `notify` a line for the user.
+    are right. `on_metrics` receives each line of metrics, its timing and the learner, and `notify` a line for the user.
     `extra` is stored in every checkpoint. `best` is the metric by which the best checkpoint is kept. `engine_figures`
     returns numbers about the engines since its last call, for timings.jsonl. `decode` gives the text of a prompt.
     Without `keeps_samples` no samples are written.
@@ -51,7 +51,7 @@ class RunRecorder:
         keep: int,
         best: str = "",
         extra: Mapping[str, Any] = MappingProxyType({}),
-        on_metrics: Callable[[dict[str, Any], dict[str, Any]], None] = lambda line, timing: None,
+        on_metrics: Callable[[dict[str, Any], dict[str, Any], Learner], None] = lambda line, timing, learner: None,
         engine_figures: Callable[[], Mapping[str, float]] = dict,
         notify: Callable[[str], None] = lambda text: None,
         decode: Callable[[Ids], str] = lambda ids: "",
@@ -118,10 +118,10 @@ class RunRecorder:
         self.stopping = self.stopping or why
         self._stop.set()
 
-    def evaluation(self, line: dict[str, float]) -> None:
+    def evaluation(self, line: dict[str, float], learner: Learner) -> None:
         """Write the metrics of the evaluation before the first iteration."""
         self.done = 0
-        self.write({"iteration": 0, "step": 0, **line})
+        self.write({"iteration": 0, "step": 0, **line}, learner)
 
     def iteration(
         self, collected: IterationRollouts, batch: Batch, results: Sequence[StepResult], objective: Objective
@@ -159,13 +159,13 @@ class RunRecorder:
         self._seconds["tokens"] = float(sum(len(s.tokens) for f in rollouts for s in f.samples))
         return line
 
-    def write(self, line: dict[str, Any]) -> None:
-        """Write one iteration's metrics, and its timings."""
+    def write(self, line: dict[str, Any], learner: Learner) -> None:
+        """Write one iteration's metrics, and its timings, while the learner has the weights after it."""
         self.logs.metrics(line)
         self._evaluated += [finite(line)] if is_evaluated(line) else []
         timing = self._timing(line["iteration"])
         self.logs.timings(timing)
-        self._on_metrics(line, timing)
+        self._on_metrics(line, timing, learner)
 
     def save(self, learner: Learner, buffer: RolloutBuffer, guards: RunGuards, *, last: bool = False) -> None:
         """Save a checkpoint. A failure is a warning; MISSES failures in a row, or one with `last`, raise `Storage`.

@@ -1,8 +1,8 @@
 """The phase for which the table `warm_start` of a recipe is short."""
 
 from groupwise.config.recipe import Cluster, Recipe, Save
+from groupwise.config.task_sources import sources
 from groupwise.methods.warm_start_method import warm_start_method
-from groupwise.training.build_tasks import sources
 
 
 def warm_start_phase(recipe: Recipe) -> Recipe | None:

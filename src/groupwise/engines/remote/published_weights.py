@@ -1,11 +1,12 @@
 """The weights that engines in other processes load, from the learner's."""
 
 from collections.abc import Mapping
+from functools import partial
 
 from torch import Tensor, nn
 
 from groupwise.engines.remote.weights_file import state_bytes
-from groupwise.models import VisionModel, has_adapter
+from groupwise.models import LayerWeights, VisionModel, has_adapter
 from groupwise.models.lora import merged_weights
 from groupwise.models.quantized_linear import QuantizedLinear
 
@@ -23,7 +24,10 @@ def published_weights(model: nn.Module, weights: Mapping[str, Tensor], *, merges
 
     Those of a vision-language model have the names of its files, each tensor once: vLLM ties equal ones itself.
     """
-    found = merged_weights(model, weights) if merges and has_adapter(model) else weights
+    found = weights
+    if merges and has_adapter(model):
+        merge = partial(merged_weights, model)
+        found = weights.converted(merge) if isinstance(weights, LayerWeights) else merge(weights)
     if not isinstance(model, VisionModel):
         return found
     firsts = {(x.data_ptr(), x.shape): name for name, x in reversed(list(found.items()))}

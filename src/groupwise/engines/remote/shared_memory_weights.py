@@ -13,7 +13,7 @@ from typing import BinaryIO
 
 from torch import Tensor
 
-from groupwise.learner.gathered_weights import GatheredWeights
+from groupwise.models.decoder.layer_weights import outline_of
 from groupwise.models.return_freed_memory import available_memory
 from groupwise.models.safetensors_weights import write_stream
 
@@ -34,11 +34,6 @@ class SealedMemory:
         fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, _seals() | fcntl.F_SEAL_SEAL)
         self.path = Path(f"/proc/{os.getpid()}/fd/{descriptor}")
         """A path for processes of this user on this host."""
-
-
-def outline_of(weights: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
-    """The dtypes and shapes of weights: their tensors themselves, or those on the meta device if they are gathered."""
-    return weights.outline if isinstance(weights, GatheredWeights) else weights
 
 
 def can_seal(size: int) -> bool:

@@ -18,7 +18,8 @@ from torch import Tensor, nn
 
 from groupwise.core import Storage, open_regular
 from groupwise.engines.remote.gpu_weights import ON_GPU, GpuWeights
-from groupwise.engines.remote.shared_memory_weights import SEALED, SealedMemory, is_sealed, outline_of
+from groupwise.engines.remote.shared_memory_weights import SEALED, SealedMemory, is_sealed
+from groupwise.models.decoder.layer_weights import outline_of
 from groupwise.models.safetensors_weights import write_stream
 from groupwise.runs.atomic_writes import DISK, FileSystemOperations, file_draft
 

@@ -1,14 +1,20 @@
 """Reads and writes the directory of a reward model that is trained here: a sequence classifier of transformers."""
 
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from groupwise.models.classifier.sequence_classifier import ClassifierShape, SequenceClassifier
 from groupwise.models.decoder.convert_configurations import config_of, shape_of, unsupported
+from groupwise.models.decoder.layer_weights import LayerWeights
+from groupwise.models.decoder.weights_on_disk import RowsOnDisk, WeightsOnDisk
 from groupwise.models.json_fields import short, whole
+from groupwise.models.lora import has_adapter, merged_weights
 from groupwise.models.model_kind import ModelKind, ModelLoadOptions
-from groupwise.models.safetensors_weights import load_exactly
+from groupwise.models.safetensors_weights import exact_files, load_exactly
 
 LANGUAGE, CLASSIFIER = "ForCausalLM", "ForSequenceClassification"
 """The ends of the names of a family's classes in transformers."""
@@ -16,6 +22,8 @@ ONE_LABEL: Mapping[str, Any] = {"id2label": {"0": "LABEL_0"}, "label2id": {"LABE
 """The fields of config.json for one label."""
 VOCABULARY = 1 << 24
 """The largest id of a token."""
+WITHOUT_WEIGHTS = "reward model", "name a trained reward model, or a language model"
+"""The kind and the advice in the error for a directory without weights."""
 
 
 class ClassifierKind(ModelKind):
@@ -42,11 +50,20 @@ class ClassifierKind(ModelKind):
 
     def read(self, path: Path, shape: ClassifierShape, loading: ModelLoadOptions) -> SequenceClassifier:
         model = SequenceClassifier(shape)
-        load_exactly(model, path, loading.convert, "reward model", "name a trained reward model, or a language model")
+        load_exactly(model, path, loading.convert, *WITHOUT_WEIGHTS)
         return model.requires_grad_(True)
 
     def outline(self, path: Path, shape: ClassifierShape, *, trust_remote_code: bool) -> SequenceClassifier:
         return SequenceClassifier(shape)
+
+    def outline_on_disk(
+        self, path: Path, shape: ClassifierShape, dtype: torch.dtype, device: torch.device
+    ) -> SequenceClassifier:
+        model = SequenceClassifier(shape)
+        files = exact_files(model, path, *WITHOUT_WEIGHTS)
+        stored = {name: RowsOnDisk(file, name, dtype) for file, names in files.items() for name in names}
+        model.on_disk = WeightsOnDisk(stored, device)
+        return model.to(dtype)
 
     def config(self, model: SequenceClassifier) -> dict[str, Any]:
         config = config_of(model.shape)
@@ -56,3 +73,9 @@ class ClassifierKind(ModelKind):
     def write(self, model: SequenceClassifier, path: Path, config: Mapping[str, Any]) -> None:
         """Write the plain classifier: an adapter is added to its layers."""
         super().write(model.without_adapter(), path, {**config, "pad_token_id": model.shape.pad_token})
+
+    def write_layers(
+        self, model: SequenceClassifier, path: Path, config: Mapping[str, Any], weights: LayerWeights
+    ) -> None:
+        plain = weights.converted(partial(merged_weights, model)) if has_adapter(model) else weights
+        super().write_layers(model, path, {**config, "pad_token_id": model.shape.pad_token}, plain)

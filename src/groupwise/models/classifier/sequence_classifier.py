@@ -61,7 +61,8 @@ class SequenceClassifier(Decoder):
         classifier = cls(ClassifierShape.of(decoder.shape, pad_token))
         classifier.model, classifier.on_disk = decoder.model, decoder.on_disk
         embedding = decoder.model.embed_tokens.weight
-        head = torch.zeros(1, embedding.shape[1], dtype=embedding.dtype, device=embedding.device)
+        device = "cpu" if embedding.is_meta else embedding.device  # a rank 0 without weights has the head, too
+        head = torch.zeros(1, embedding.shape[1], dtype=embedding.dtype, device=device)
         classifier.score.weight = nn.Parameter(head)
         if has_adapter(decoder):  # its matrices are in the shared layers
             classifier.peft_config = decoder.peft_config

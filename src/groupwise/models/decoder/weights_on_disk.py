@@ -13,6 +13,8 @@ from groupwise.models.safetensors_weights import opened, refuse_nonfinite
 
 __all__ = ["RowsOnDisk", "WeightsOnDisk"]
 
+ADAPTED = "base_layer."
+"""What peft adds to the names of the weights under an adapter."""
 SAMPLED = 64
 """The first numbers of each tensor that `WeightsOnDisk.digest` hashes: they tell fine-tuned models apart."""
 
@@ -42,6 +44,16 @@ class WeightsOnDisk:
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "WeightsOnDisk":
         return self
+
+    def stored(self, name: str) -> RowsOnDisk | None:
+        """The stored tensor of a decoder's parameter, also of one under an adapter; None for one that is not stored."""
+        return self.tensors.get(name.replace(ADAPTED, ""))
+
+    def whole(self, name: str, rows: int) -> Tensor:
+        """Read all `rows` of a parameter that is stored. BadData for NaN or infinity."""
+        stored = self.stored(name)
+        assert stored is not None, f"{name} is in no file"
+        return stored.rows(0, rows)
 
     def digest(self) -> bytes:
         """A hash of the tensors' names and first numbers: models that were trained apart have different ones."""

@@ -3,7 +3,8 @@
 *Rates.* Each side runs at each rate with the seeds of `TUNING_SEEDS`, which no study uses. The rate with the largest
 mean is its rate, in a tie the smaller one; a collapsed run counts as it is. *Looks.* Both sides then run with the seeds
 from `FIRST_SEED` on, and the differences within a seed are tested after each number of seeds in `LOOKS`, each at
-Pocock's bound. The first look that decides ends the runs.
+Pocock's bound. The first look that decides ends the runs. These seeds start from three first models in turn; a claim
+with models of its own makes one for each seed.
 """
 
 import math
@@ -11,13 +12,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from groupwise.certificates.effect_comparisons import LEVEL
-from groupwise.certificates.effect_plans import FIRST_SEED, TUNING_SEEDS, best
+from groupwise.certificates.effect_plans import FIRST_SEED, TUNING_SEEDS, WHOLE, best
 from groupwise.certificates.studies import StudyRun, StudyRunResult
 from groupwise.config.recipe import Recipe
 from groupwise.core import counted
 from groupwise.evaluation.interval import mean_interval
-from groupwise.evaluation.seed_verdicts import LOOKS, verdict
+from groupwise.evaluation.seed_verdicts import LOOK_LEVEL, LOOKS, verdict
 from studies.study import Arm, Estimate, Results, average, points
 
 
@@ -43,9 +43,15 @@ class Claim:
     use: tuple[str, ...] = ()
 
     def trial(self, side: int, rate: str, seed: int) -> StudyRun:
-        """A side's run at a rate."""
+        """A side's run at a rate, a fresh seed's from its first model."""
         arm = self.sides[side]
-        return replace(arm, settings=(*arm.settings, f"optimizer.lr = {rate}")).trial(seed)
+        run = replace(arm, settings=(*arm.settings, f"optimizer.lr = {rate}")).trial(seed)
+        return run if seed in TUNING_SEEDS else replace(run, base=seed % self.first_models)
+
+    @property
+    def first_models(self) -> int:
+        """How many models the fresh seeds start from; 1 for a claim that makes its own, one for each seed."""
+        return 1 if self.bases else WHOLE.bases
 
     def mean(self, result: StudyRunResult, metric: str) -> float:
         """The mean of a metric over the iterations of the claim; 0 for a run that collapsed before them."""
@@ -89,7 +95,7 @@ class Claim:
             for side in (0, 1)
             if len(self.rates) > 1 and self.trial(side, rate, seed) not in results
         ]
-        if tuning or decided(self.differences(results), self.least):
+        if tuning or self.decided(self.differences(results)):
             return tuning
         pairs = list(self.pairs(results))
         for look in LOOKS:
@@ -97,9 +103,15 @@ class Claim:
                 return runs
         return []
 
+    def decided(self, differences: Sequence[float]) -> str:
+        """The verdict of the first look that decides; see `decided`."""
+        return decided(differences, self.least, self.first_models)
 
-def decided(differences: Sequence[float], least: float) -> str:
+
+def decided(differences: Sequence[float], least: float, first_models: int = 1) -> str:
     """The verdict of the first look that decides, *undecided* after the last one, and empty while one is to come.
+
+    The seeds are those from `FIRST_SEED` on, and start from the first models in turn.
 
     >>> decided([0.1, 0.11, 0.09, 0.1, 0.1], 0.03), decided([0.1, -0.1], 0.03), decided([0.1, -0.1] * 10, 0.03)
     ('shown', '', 'undecided')
@@ -107,7 +119,8 @@ def decided(differences: Sequence[float], least: float) -> str:
     for look in LOOKS:
         if len(differences) < look:
             return ""
-        word = verdict(differences[:look], least, LEVEL)
+        bases = [seed % first_models for seed in range(FIRST_SEED, FIRST_SEED + look)]
+        word = verdict(differences[:look], least, LOOK_LEVEL, bases)
         if word != "undecided":
             return word
     return "undecided"
@@ -116,9 +129,9 @@ def decided(differences: Sequence[float], least: float) -> str:
 def state(claim: Claim, results: Results) -> str:
     """What is known of a claim, for the page."""
     differences = claim.differences(results)
-    word = decided(differences, claim.least)
+    word = claim.decided(differences)
     if not word:
         return f"open after {counted(len(differences), 'seed')}" if differences else "*not measured*"
-    look = next(n for n in LOOKS if decided(differences[:n], claim.least))
-    low, high = mean_interval(differences[:look], LEVEL)
+    look = next(n for n in LOOKS if claim.decided(differences[:n]))
+    low, high = mean_interval(differences[:look], LOOK_LEVEL)
     return f"*{word}*: {Estimate(tuple(differences[:look])).mean:.3f} ({low:.3f} to {high:.3f}), {look} seeds"

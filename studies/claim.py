@@ -1,10 +1,10 @@
 """A claim that is written down before its runs: two sides, each at its best learning rate, on fresh seeds.
 
 *Rates.* Each side runs at each rate with the seeds of `TUNING_SEEDS`, which no study uses. The rate with the largest
-mean is its rate, in a tie the smaller one; a collapsed run counts as it is. *Looks.* Both sides then run with the seeds
-from `FIRST_SEED` on, and the differences within a seed are tested after each number of seeds in `LOOKS`, each at
-Pocock's bound. The first look that decides ends the runs. These seeds start from three first models in turn; a claim
-with models of its own makes one for each seed.
+mean is its rate, in a tie the smaller one; a collapsed run counts as it is, and a grid whose best is at an edge grows.
+*Looks.* Both sides then run with the seeds from `FIRST_SEED` on, and the differences within a seed are tested after
+each number of seeds in `LOOKS`, each at Pocock's bound. The first look that decides ends the runs. These seeds start
+from three first models in turn; a claim with models of its own makes one for each seed.
 """
 
 import math
@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from groupwise.certificates.effect_plans import FIRST_SEED, TUNING_SEEDS, WHOLE, best
+from groupwise.certificates.effect_plans import FIRST_SEED, TUNING_SEEDS, WHOLE, best, extended
 from groupwise.certificates.studies import StudyRun, StudyRunResult
 from groupwise.config.recipe import Recipe
 from groupwise.core import counted
@@ -25,15 +25,15 @@ from studies.study import Arm, Estimate, Results, average, points
 class Claim:
     """The metric of the first side is larger than that of the second, as a mean over iterations `first` to `last`.
 
-    `sides` have no learning rate; `rates` are in rising order, and a single one is not tuned. A difference below
-    `least` does not count. `beside` are metrics that the page shows, of both sides. `bases` and `use` are those of a
-    study.
+    `sides` have no learning rate; `rates` are in rising order, and a single one is not tuned. Others grow where the
+    best is at an edge. A difference below `least` does not count. `beside` are metrics that the page shows, of both
+    sides. `bases` and `use` are those of a study.
     """
 
     name: str
     text: str
     sides: tuple[Arm, Arm]
-    rates: tuple[str, ...]
+    rates: tuple[float, ...]
     metric: str
     first: int
     last: int
@@ -42,10 +42,10 @@ class Claim:
     bases: Mapping[str, Callable[[int, Path], Recipe]] = field(default_factory=dict)
     use: tuple[str, ...] = ()
 
-    def trial(self, side: int, rate: str, seed: int) -> StudyRun:
+    def trial(self, side: int, rate: float, seed: int) -> StudyRun:
         """A side's run at a rate, a fresh seed's from its first model."""
         arm = self.sides[side]
-        run = replace(arm, settings=(*arm.settings, f"optimizer.lr = {rate}")).trial(seed)
+        run = replace(arm, settings=(*arm.settings, f"optimizer.lr = {rate:.3g}")).trial(seed)
         return run if seed in TUNING_SEEDS else replace(run, base=seed % self.first_models)
 
     @property
@@ -58,13 +58,19 @@ class Claim:
         values = points(result, metric, self.first, self.last).values()
         return average(values) if values else 0.0
 
-    def best_rate(self, side: int, results: Results) -> str | None:
-        """The rate at which a side runs with the fresh seeds; None before its tuning runs are there."""
+    def grid(self, side: int, results: Results) -> tuple[float, ...]:
+        """The rates that a side tries; none if there is one rate only."""
         if len(self.rates) == 1:
-            return self.rates[0]
-        return best(self.rates, [self._score(side, rate, results) for rate in self.rates])
+            return ()
+        return extended(self.rates, lambda rates: best(rates, [self._score(side, rate, results) for rate in rates]))
 
-    def _score(self, side: int, rate: str, results: Results) -> float:
+    def best_rate(self, side: int, results: Results) -> float | None:
+        """The rate at which a side runs with the fresh seeds; None before its tuning runs are there."""
+        if rates := self.grid(side, results):
+            return best(rates, [self._score(side, rate, results) for rate in rates])
+        return self.rates[0]
+
+    def _score(self, side: int, rate: float, results: Results) -> float:
         """The mean of the metric over the tuning runs of a side at a rate; NaN while one is missing."""
         runs = [results.get(self.trial(side, rate, seed)) for seed in TUNING_SEEDS]
         values = [math.nan if run is None else self.mean(run, self.metric) for run in runs]
@@ -88,13 +94,9 @@ class Claim:
 
     def next_runs(self, results: Results) -> list[StudyRun]:
         """The runs without a result until the next look: the tuning runs first, and none after a verdict."""
-        tuning = [
-            self.trial(side, rate, seed)
-            for seed in TUNING_SEEDS
-            for rate in self.rates
-            for side in (0, 1)
-            if len(self.rates) > 1 and self.trial(side, rate, seed) not in results
-        ]
+        grids = [self.trial(side, rate, seed) for side in (0, 1) for rate in self.grid(side, results)
+                 for seed in TUNING_SEEDS]  # fmt: skip
+        tuning = [run for run in grids if run not in results]
         if tuning or self.decided(self.differences(results)):
             return tuning
         pairs = list(self.pairs(results))

@@ -1,8 +1,9 @@
 """Arms at their best learning rates: each chooses on tuning seeds, and they are compared again on fresh ones.
 
 A comparison of methods at one shared rate says which method that rate suits. So each arm has a grid of 1/3, 1, 3 and 10
-times its rate on two tuning seeds, and the best of each is compared on fresh seeds. Ties go to the smaller rate, and a
-collapse counts. `TUNED` lists the parts of studies that compare methods, with the metric that chooses.
+times its rate on two tuning seeds, with further rates where the best is at an edge, and the best of each is compared on
+fresh seeds. Ties go to the smaller rate, and a collapse counts. `TUNED` lists the parts of studies that compare
+methods, with the metric that chooses.
 
 Fresh seeds start from three first models in turn: the packaged one, and two that are trained as it with other seeds.
 They run in looks of 5, 10 and 20 seeds, until a look decides each stated comparison of the study (studies/effects.py);
@@ -10,10 +11,10 @@ what is open after the last one is *undecided*. Intervals have Pocock's level fo
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from groupwise.certificates.effect_plans import FIRST_SEED, TUNING_SEEDS, WHOLE, best, merged, path_of
+from groupwise.certificates.effect_plans import FIRST_SEED, TUNING_SEEDS, WHOLE, best, extended, merged, path_of
 from groupwise.certificates.studies import StudyRun
 from groupwise.evaluation.seed_verdicts import LOOK_LEVEL
 from studies.effects import EFFECTS
@@ -49,10 +50,14 @@ def at_rate(arm: Arm, rate: float) -> Arm:
     return replace(arm, settings=merged(arm.settings, (f"optimizer.lr = {rate:.3g}",)))
 
 
-def grid_of(arm: Arm) -> list[Arm]:
-    """The arm at each rate of the grid, from the smallest."""
+def grid_of(arm: Arm, choice: Choice, results: Results) -> list[Arm]:
+    """The arm at each rate of the grid from the smallest, and at those beyond an edge that is the best."""
     rate = arm.trial(0).recipe().optimizer.lr
-    return [at_rate(arm, rate * factor) for factor in WHOLE.factors]
+
+    def best_of(factors: tuple[float, ...]) -> float | None:
+        return best(factors, scores_of([at_rate(arm, rate * factor) for factor in factors], choice, results))
+
+    return [at_rate(arm, rate * factor) for factor in extended(WHOLE.factors, best_of)]
 
 
 def scores_of(arms: list[Arm], choice: Choice, results: Results) -> list[float]:
@@ -69,7 +74,7 @@ def _score(runs: list, choice: Choice) -> float:
 
 def chosen(arm: Arm, choice: Choice, results: Results) -> Arm | None:
     """The arm at its best rate; None before its grid has run."""
-    arms = grid_of(arm)
+    arms = grid_of(arm, choice, results)
     return best(arms, scores_of(arms, choice, results))
 
 
@@ -78,7 +83,7 @@ def tuned_runs(study: Study, results: Results) -> dict[StudyRun, set[str]]:
     runs: dict[StudyRun, set[str]] = {}
     seeds = seeds_of(study, results)
     for part, choice in TUNED.get(study.name, {}).items():
-        grid = [tried for arm in study.parts[part].values() for tried in grid_of(arm)]
+        grid = [tried for arm in study.parts[part].values() for tried in grid_of(arm, choice, results)]
         metrics = {*study.metrics, choice.metric}
         runs |= {tried.trial(seed): metrics for tried in grid for seed in TUNING_SEEDS}
         compared = fresh(study, part, results, seeds)
@@ -87,16 +92,25 @@ def tuned_runs(study: Study, results: Results) -> dict[StudyRun, set[str]]:
     return runs
 
 
-def fresh(study: Study, part: str, results: Results, seeds: Sequence[int]) -> Measured | None:
-    """The arms of a tuned part at their best rates, on fresh seeds; None before each has chosen.
+def possible_runs(study: Study, results: Results) -> Iterator[StudyRun]:
+    """The fresh runs of a study's tuned parts at every rate of the grids, also at those that are not the best now."""
+    for part, choice in TUNED.get(study.name, {}).items():
+        every = Measured({}, results, FRESH, LOOK_LEVEL, first_models(study))
+        grid = [tried for arm in study.parts[part].values() for tried in grid_of(arm, choice, results)]
+        yield from (every.trial(arm, seed) for arm in grid for seed in FRESH)
 
-    Studies that make a model for each seed have as many first models as seeds.
-    """
+
+def first_models(study: Study) -> int:
+    """How many models the fresh seeds of a study start from. One that makes a model for each seed has it for all."""
+    return 1 if study.bases else WHOLE.bases
+
+
+def fresh(study: Study, part: str, results: Results, seeds: Sequence[int]) -> Measured | None:
+    """The arms of a tuned part at their best rates, on fresh seeds; None before each has chosen."""
     choice = TUNED[study.name][part]
     taken = {key: chosen(arm, choice, results) for key, arm in study.parts[part].items()}
     arms = {key: arm for key, arm in taken.items() if arm is not None}
-    first_models = 1 if study.bases else WHOLE.bases
-    return Measured(arms, results, seeds, LOOK_LEVEL, first_models) if len(arms) == len(taken) else None
+    return Measured(arms, results, seeds, LOOK_LEVEL, first_models(study)) if len(arms) == len(taken) else None
 
 
 def at_best_rates(study: Study, results: Results) -> dict[str, Measured]:
@@ -142,16 +156,16 @@ def tuned_blocks(study: Study, results: Results, exact: dict) -> dict[str, str]:
 
 def grid_table(study: Study, part: str, choice: Choice, results: Results) -> str:
     """The scores of each arm at each rate, the chosen one bold; empty before any has run."""
-    rows = []
+    rows = list[tuple[str, str]]()
     for key, arm in study.parts[part].items():
-        arms = grid_of(arm)
+        arms = grid_of(arm, choice, results)
         scores = scores_of(arms, choice, results)
         taken = best(arms, scores)
         cells = [_cell(tried, x, taken) for tried, x in zip(arms, scores, strict=True)]
-        rows.append((key, *cells))
-    if not any(cell for row in rows for cell in row[1:]):
+        rows.append((key, "; ".join(filter(None, cells))))
+    if not any(cells for _, cells in rows):
         return ""
-    return table(("arm", *(f"rate x {factor:.3g}" for factor in WHOLE.factors)), rows)
+    return table(("arm", "learning rate: mean over the tuning seeds"), rows)
 
 
 def _cell(arm: Arm, score: float, taken: Arm | None) -> str:

@@ -322,12 +322,13 @@ def test_a_comparison_of_methods_at_one_rate_is_undecided_until_each_has_its_bes
     tuned = {effect.study.name for effect in index.EFFECTS if effect.shared_rate}
     assert tuned == set(TUNED) and all(TUNED[name].keys() <= study_runs.find_study(name).parts.keys() for name in TUNED)
     best = dict(results)
-    for run in tuned_runs(shared.study, best):
-        best[run] = ended(run, 0.5 if run.method == "dapo" else 0.4)
-    for run in tuned_runs(shared.study, best):
-        best.setdefault(
-            run, ended(run, 0.7 + run.seed / 1e4 if "method.filter = mixed_outcomes" in run.settings else 0.5)
-        )
+    choose_rates(shared.study, best)
+
+    def accuracy(run: StudyRun) -> float:
+        return 0.7 + run.seed / 1e4 if "method.filter = mixed_outcomes" in run.settings else 0.5
+
+    assert {run.seed for run in with_runs(shared.study, best, accuracy)} == set(FRESH[:5])
+    assert with_runs(shared.study, best, accuracy) == []
     row = next(text for text in index.index_blocks(best, exact)["effects"].splitlines() if "(ladder.md)" in text)
     assert row.split(" | ")[1] == "shown" and row.split(" | ")[3].startswith("5, ")
 
@@ -340,17 +341,21 @@ def ended(trial: StudyRun, accuracy: float) -> StudyRunResult:
 
 def test_an_arm_chooses_its_rate_on_tuning_seeds_and_is_compared_on_fresh_ones() -> None:
     (choice,), arm = TUNED["ladder"].values(), ladder.STUDY.parts["rungs"]["naive GRPO"]
-    grid = grid_of(arm)
+    grid = grid_of(arm, choice, {})
     rates = [one.trial(0).recipe().optimizer.lr for one in grid]
     assert rates == pytest.approx([1e-4, 3e-4, 9e-4, 3e-3])
     accuracies = dict(zip(rates, (0.4, 0.6, 0.6, 0.9), strict=True))
     results = {
         one.trial(seed): ended(one.trial(seed), accuracies[rate]) for one, rate in zip(grid, rates) for seed in (90, 91)
     }
+    assert chosen(arm, choice, results) is None
+    *_, further = grid_of(arm, choice, results)
+    assert further.trial(0).recipe().optimizer.lr == pytest.approx(9e-3), "the best rate is at an edge"
+    results |= {further.trial(seed): ended(further.trial(seed), 0.2) for seed in (90, 91)}
     assert chosen(arm, choice, results) == grid[3]
     results[grid[3].trial(91)] = replace(results[grid[3].trial(91)], metrics={}, tokens=())
     assert chosen(arm, choice, results) == grid[1]  # the largest rate collapsed; of equal ones the smaller
-    assert "| naive GRPO | 0.0001: 0.400 | **0.0003: 0.600** | 0.0009: 0.600 | 0.003: collapsed |" in grid_table(
+    assert "| naive GRPO | 0.0001: 0.400; **0.0003: 0.600**; 0.0009: 0.600; 0.003: collapsed |" in grid_table(
         ladder.STUDY, "rungs", choice, results
     )
     fresh = {run.seed for run in tuned_runs(ladder.STUDY, results)} - {90, 91}
@@ -361,10 +366,20 @@ def test_an_arm_chooses_its_rate_on_tuning_seeds_and_is_compared_on_fresh_ones()
 
 
 def with_runs(study: Study, results: dict, accuracy: Callable[[StudyRun], float]) -> list[StudyRun]:
-    """Store the runs that follow, and return those with fresh seeds."""
+    """Store the runs that follow, and return them."""
     runs = [run for run in tuned_runs(study, results) if run not in results]
     results.update({run: ended(run, accuracy(run)) for run in runs})
-    return [run for run in runs if run.seed in FRESH]
+    return runs
+
+
+def choose_rates(study: Study, results: dict) -> None:
+    """Store the runs of a study's grids. Each arm ends best at the rate that the arms share."""
+    shared = {arm.trial(0).recipe().optimizer.lr for part in TUNED[study.name] for arm in study.parts[part].values()}
+
+    def accuracy(run: StudyRun) -> float:
+        return 0.5 if min(abs(run.recipe().optimizer.lr / rate - 1) for rate in shared) < 0.01 else 0.4
+
+    with_runs(study, results, accuracy)
 
 
 def test_fresh_seeds_run_look_by_look_from_three_first_models_until_one_decides() -> None:
@@ -376,7 +391,7 @@ def test_fresh_seeds_run_look_by_look_from_three_first_models_until_one_decides(
         return 0.5 + gains.get(run.seed, 0.3 + run.seed / 1e4) * (is_whole and run.seed in FRESH)
 
     results = dict(read_results(HOME / RESULTS))
-    assert with_runs(ladder.STUDY, results, accuracy) == []
+    choose_rates(ladder.STUDY, results)
     looks = [with_runs(ladder.STUDY, results, accuracy) for _ in range(4)]
     assert [sorted({run.seed for run in look}) for look in looks] == [
         [*range(100, 105)], [*range(105, 110)], [*range(110, 120)], []
@@ -391,7 +406,10 @@ def test_fresh_seeds_run_look_by_look_from_three_first_models_until_one_decides(
 
 
 def test_a_study_with_models_of_its_own_has_one_for_each_seed() -> None:
-    results = {run: result(run, 0.5) for run in tuned_runs(dense_twin.STUDY, {})}
+    results = dict[StudyRun, StudyRunResult]()
+    for run in tuned_runs(dense_twin.STUDY, {}):
+        right = dict.fromkeys(range(1, 21), 0.9 if run.recipe().optimizer.lr == 1e-4 else 0.5)
+        results[run] = replace(result(run, 0.5), metrics={RIGHT: right}, tokens=(10,) * 20)
     runs = [run for run in tuned_runs(dense_twin.STUDY, results) if run.seed in FRESH]
     assert {run.base for run in runs} == {0} and len(runs) == 4 * 5
 

@@ -17,7 +17,19 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from studies.figures import COLOURS, line
-from studies.study import LEAST_ACCURACY, LEAST_PASSES, NO_KL, Arm, Estimate, Exact, Measured, Study, cost, table
+from studies.study import (
+    LEAST_ACCURACY,
+    LEAST_PASSES,
+    NO_KL,
+    Arm,
+    Choice,
+    Estimate,
+    Exact,
+    Measured,
+    Study,
+    cost,
+    table,
+)
 
 ENTROPY, CLIPPED, ONE, MANY = "entropy", "clip_ratio/high_mean", "eval/accuracy", "eval/pass@64"
 LAST = 30
@@ -106,4 +118,5 @@ STUDY = Study(
     draw=draw,
     alt="Entropy over iterations and held-out pass@64 after training, for three upper bounds of the ratio.",
     panels=2,
+    tuned={"bounds": Choice(ONE, 1)},
 )

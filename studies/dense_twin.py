@@ -23,7 +23,7 @@ from studies.figures import line
 from studies.mixtures import BASES
 from studies.moe import LAST, METHODS, arm
 from studies.stable_rates import HIGH, LOW, RIGHT, mean_spread, over_rates, rung
-from studies.study import LEAST_ACCURACY, Arm, Estimate, Exact, Measured, Study, cost, table
+from studies.study import LEAST_ACCURACY, Arm, Choice, Estimate, Exact, Measured, Study, cost, table
 
 RATES = ("1e-4", "2e-4")
 NAMES = {"twin": "dense models", "mixture": "mixtures of experts"}
@@ -133,4 +133,5 @@ STUDY = Study(
     alt="Share of right answers over iterations under GRPO and GSPO: on dense models, and on mixtures of experts.",
     panels=4,
     bases=BASES,
+    tuned={"both": Choice(RIGHT, 5)},
 )

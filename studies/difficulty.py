@@ -31,7 +31,7 @@ from groupwise.data import pack, rollout_of
 from groupwise.methods import Method, grpo
 from groupwise.training.loop import compute_advantages
 from studies.figures import COLOURS, line
-from studies.study import LEAST_ACCURACY, NO_KL, Arm, Estimate, Exact, Measured, Study, cost, table
+from studies.study import LEAST_ACCURACY, NO_KL, Arm, Choice, Estimate, Exact, Measured, Study, cost, table
 
 GROUP, LAST = 16, 20
 LEVELS = ("easy", "middle", "hard")
@@ -135,4 +135,5 @@ STUDY = Study(
     "less towards 0 and 1. Then the held-out accuracy of easy, middle and hard sums over iterations, with and without.",
     panels=4,
     exact=exact,
+    tuned={"levels": Choice("eval/accuracy", 1)},
 )

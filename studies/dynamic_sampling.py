@@ -6,9 +6,10 @@ at equal generated tokens, counting the answers that were thrown away.
 
 The base is DAPO without its length penalty on the packaged model and task, with small groups of four, in which many
 groups agree. Compared, within a seed: sampled held-out accuracy with minus without dynamic sampling, after the last
-iteration, and at the last evaluation before the run with dynamic sampling has generated as many tokens as the other one
-in all its iterations. Evaluations are four iterations apart, so at equal tokens dynamic sampling is read up to three
-iterations early.
+iteration, and where the run with dynamic sampling has generated as many tokens as the other one in all its iterations.
+
+Changed after the runs: at equal tokens the accuracy is linear between two evaluations, which are four iterations apart;
+at first it was that of the earlier one. Added then: the same at equal CPU seconds.
 """
 
 from collections.abc import Mapping, Sequence
@@ -16,7 +17,7 @@ from typing import Any
 
 from groupwise.certificates.studies import StudyRunResult
 from studies.figures import COLOURS, line
-from studies.study import LEAST_ACCURACY, Arm, Estimate, Exact, Measured, Study, cost, table
+from studies.study import LEAST_ACCURACY, Arm, Choice, Estimate, Exact, Measured, Study, cost, table
 
 SAMPLED, GREEDY, DEAD = "eval/accuracy", "eval/accuracy_greedy", "frac_reward_zero_std"
 LAST = 16
@@ -30,20 +31,34 @@ ARMS = {
 }
 
 
-def accuracies(m: Measured, *, equal_tokens: bool) -> dict[str, Estimate]:
-    """The held-out accuracy of both arms, after all iterations or at equal tokens."""
+def tokens_within(run: StudyRunResult, other: StudyRunResult, matched_by: str) -> int:
+    """The tokens that a run has generated when it has cost as much as all iterations of another one.
+
+    The CPU seconds of a run are spread evenly over its tokens.
+    """
+    total = sum(run.tokens)
+    shares = {
+        "iterations": 1.0,
+        "generated tokens": sum(other.tokens) / total,
+        "CPU seconds": other.cpu_seconds / run.cpu_seconds,
+    }
+    return round(total * min(1.0, shares[matched_by]))
+
+
+def accuracies(m: Measured, matched_by: str) -> dict[str, Estimate]:
+    """The held-out accuracy of both arms at equal cost, linear between two evaluations of the run that costs more."""
     off, on = m.runs("off"), m.runs("on")
-    lasts = [run.iterations_within(sum(other.tokens)) if equal_tokens else LAST for run, other in zip(on, off)]
+    pairs = list(zip(off, on, strict=True))
     return {
-        "off": m.estimate(run.value(SAMPLED, LAST) for run in off),
-        "on": m.estimate(run.value(SAMPLED, last) for run, last in zip(on, lasts)),
+        "off": m.estimate(a.at_tokens(SAMPLED, tokens_within(a, b, matched_by)) for a, b in pairs),
+        "on": m.estimate(b.at_tokens(SAMPLED, tokens_within(b, a, matched_by)) for a, b in pairs),
     }
 
 
 def blocks(measured: Mapping[str, Measured], exact: Exact) -> dict[str, str]:
     m, rows, texts = measured["calculator"], [], []
-    for name, equal in (("equal iterations", False), ("equal generated tokens", True)):
-        values = accuracies(m, equal_tokens=equal)
+    for matched_by in ("iterations", "generated tokens", "CPU seconds"):
+        name, values = f"equal {matched_by}", accuracies(m, matched_by)
         gain = values["on"].minus(values["off"], LEAST_ACCURACY)
         rows.append((name, values["off"], values["on"], gain, len(m.seeds), gain.result("better", "worse")))
         texts.append(f"{gain.stated('better', 'worse')} at {name}")
@@ -106,4 +121,5 @@ STUDY = Study(
     alt="Held-out accuracy with and without dynamic sampling over iterations and over generated tokens, and the share "
     "of groups without gradient.",
     panels=3,
+    tuned={"calculator": Choice(SAMPLED, 1, ("evaluate.problems = 512",))},
 )

@@ -39,8 +39,7 @@ class Effect:
 
     `least` is the smallest difference that counts, 0 if each does. `sign` is 1 if the paper claims estimates above
     `border`, -1 if it claims them below. The first estimate is the number of the table, with `unit`. An effect is about
-    what a policy learns, about a mechanism, or computed exactly. `shared_rate`: it compares methods at rates that they
-    share.
+    what a policy learns, about a mechanism, or computed exactly.
     """
 
     study: Study
@@ -52,7 +51,6 @@ class Effect:
     kind: Literal["learning", "mechanism", "exact"] = "learning"
     sign: int = 1
     border: float = 0.0
-    shared_rate: bool = False
 
     def claimed(self, measured: Mapping[str, Measured], exact: Exact) -> Estimates:
         """The estimate of each setting with the sign of the claim: above 0 is what the paper says."""
@@ -78,7 +76,7 @@ def _difficulty(m: Mapping[str, Measured], exact: Exact) -> Estimates:
 
 
 def _dynamic_sampling(m: Mapping[str, Measured], exact: Exact) -> Estimates:
-    runs = dynamic_sampling.accuracies(m["calculator"], equal_tokens=False)
+    runs = dynamic_sampling.accuracies(m["calculator"], "iterations")
     return [runs["on"].minus(runs["off"])]
 
 
@@ -114,33 +112,32 @@ EFFECTS = (
            LEAST_TOKENS),
     Effect(useful_length.STUDY, "GRPO makes wrong answers longer than Dr. GRPO does, where length has a use", DR_GRPO,
            lambda m, _: [useful_length.longer(m["searches"], key) for key in ("grpo", "no_std")], "tokens",
-           LEAST_TOKENS, shared_rate=True),
+           LEAST_TOKENS),
     Effect(difficulty.STUDY, "the std favours the hardest and the easiest questions", DR_GRPO, _difficulty,
-           "accuracy of hard sums minus that of middle ones", LEAST_ACCURACY, shared_rate=True),
+           "accuracy of hard sums minus that of middle ones", LEAST_ACCURACY),
     Effect(divisors.STUDY, "a mean of microbatches' means has another gradient than the token mean", DAPO,
            lambda _, exact: [Estimate(tuple(exact["microbatches: 1 group"]["distance"]))],
            "of the gradient's norm", 0.05, "exact"),
     Effect(dynamic_sampling.STUDY, "dynamic sampling reaches more in equal iterations", DAPO, _dynamic_sampling,
-           "accuracy", LEAST_ACCURACY, shared_rate=True),
+           "accuracy", LEAST_ACCURACY),
     Effect(clip_higher.STUDY, "a higher upper bound keeps entropy and pass@64", DAPO,
            lambda m, _: [clip_higher.gains(m["bounds"], "0.28")[key] for key in clip_higher.CLAIMED.values()],
-           "nats of entropy", LEAST_PASSES, shared_rate=True),
-    Effect(ladder.STUDY, "DAPO's five techniques together end above GRPO", DAPO, _ladder, "accuracy", LEAST_ACCURACY,
-           shared_rate=True),
+           "nats of entropy", LEAST_PASSES),
+    Effect(ladder.STUDY, "DAPO's five techniques together end above GRPO", DAPO, _ladder, "accuracy", LEAST_ACCURACY),
     Effect(clip_fraction.STUDY, "GSPO clips far more tokens than GRPO", GSPO, _clip_fraction, "of the tokens",
            clip_fraction.LEAST_CLIPPED, "mechanism"),
     Effect(gspo_regimes.STUDY, "GSPO learns faster than GRPO", GSPO,
            lambda m, _: [gspo_regimes.gain(m["regimes"], name) for name in gspo_regimes.SIDES], "right answers",
-           LEAST_ACCURACY, shared_rate=True),
+           LEAST_ACCURACY),
     Effect(ratio_drift.STUDY, "the mean over an answer averages the noise of its tokens' ratios", GSPO,
            lambda m, _: [ratio_drift.relative(m["dense"], key, ratio_drift.MEANS) for key in ratio_drift.DENSE],
            "times the spread of tokens", 0.1, "mechanism", -1, 1.0),
     Effect(moe.STUDY, "in mixtures of experts GSPO is stable at larger learning rates", GSPO, _moe, "rungs of three",
            0.5),
     Effect(dense_twin.STUDY, "GSPO's gain is larger in a mixture than in a dense model", GSPO,
-           lambda m, _: [dense_twin.more_in_mixture(m["both"])], "right answers", LEAST_ACCURACY, shared_rate=True),
+           lambda m, _: [dense_twin.more_in_mixture(m["both"])], "right answers", LEAST_ACCURACY),
     Effect(engine_logprobs.STUDY, "GSPO tolerates old log-probs of the engine better than GRPO", GSPO,
-           _engine_logprobs, "right answers", LEAST_ACCURACY, shared_rate=True),
+           _engine_logprobs, "right answers", LEAST_ACCURACY),
     Effect(r1_zero.STUDY, "accuracy and length rise together", R1, _r1_zero, "right answers", LEAST_ACCURACY),
     Effect(pass_at_k.STUDY, "training lowers pass@64 of tiny models", PASS_AT_K,
            lambda m, _: [pass_at_k.gains(own)[64] for own in m.values()], "pass@64", LEAST_PASSES, sign=-1),

@@ -28,7 +28,7 @@ from studies.clip_fraction import BOUNDS, CLIPPED
 from studies.figures import COLOURS, line
 from studies.gspo_regimes import BASE, LAST
 from studies.stable_rates import HIGH, LOW, RIGHT, spread
-from studies.study import LEAST_ACCURACY, Arm, Estimate, Exact, Measured, Study, cost, table
+from studies.study import LEAST_ACCURACY, Arm, Choice, Estimate, Exact, Measured, Study, cost, table
 
 EXACT = "machine.dtype = float32"
 ENGINES = {"bfloat16": ("machine.dtype = bfloat16",), "stale": (EXACT, "cluster.max_staleness = 1")}
@@ -145,4 +145,5 @@ STUDY = Study(
     "learner and of the engine, in bfloat16, with stale samples, and with an 8-bit engine.",
     panels=6,
     use=("studies/rounded_engine.py",),
+    tuned={part: Choice(RIGHT, 10) for part in PARTS},
 )

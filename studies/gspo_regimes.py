@@ -21,7 +21,7 @@ from typing import Any
 
 from studies.clip_fraction import BOUNDS, CLIPPED, REWARD, percent
 from studies.figures import line
-from studies.study import Arm, Estimate, Exact, Measured, Study, cost, table
+from studies.study import Arm, Choice, Estimate, Exact, Measured, Study, cost, table
 
 LAST = 20
 RESULTS = ("GSPO wins", "GRPO wins")
@@ -106,4 +106,5 @@ STUDY = Study(
     alt="Share of right answers over iterations with GRPO and GSPO in four regimes: more minibatches, more epochs, "
     "longer answers, and wider bounds of GSPO.",
     panels=4,
+    tuned={"regimes": Choice(REWARD, 10)},
 )

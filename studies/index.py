@@ -55,7 +55,7 @@ def effect_result(effect: Effect, results: Results, exact: Mapping[str, Exact]) 
     """The result of an effect: at the best rates where those runs are there."""
     tuned = at_best_rates(effect.study, results)
     data = effect.study.measured(results) | tuned, exact.get(effect.study.name, {})
-    is_open = effect.shared_rate and not tuned
+    is_open = bool(effect.study.tuned) and not tuned
     return EffectResult(effect.estimates(*data), effect.claimed(*data), effect.verdicts(*data), is_open)
 
 

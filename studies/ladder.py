@@ -20,7 +20,7 @@ from itertools import accumulate
 from typing import Any
 
 from studies.figures import COLOURS
-from studies.study import LEAST_ACCURACY, Arm, Estimate, Exact, Measured, Study, cost, table
+from studies.study import LEAST_ACCURACY, Arm, Choice, Estimate, Exact, Measured, Study, cost, table
 
 SAMPLED, PASSES, LENGTH, CUT, ENTROPY = (
     "eval/accuracy", "eval/pass@8", "eval/mean_length", "eval/truncated", "entropy"
@@ -127,4 +127,5 @@ STUDY = Study(
     draw=draw,
     alt="Held-out accuracy and pass@8 of each rung of DAPO's ladder; a small point is a seed, the line is their mean.",
     panels=2,
+    tuned={"rungs": Choice(SAMPLED, 1)},
 )

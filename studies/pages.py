@@ -11,7 +11,7 @@ from typing import Any
 
 from groupwise.certificates.studies import StudyRun, read_results
 from studies.study import SEEDS, Exact, Results, Study
-from studies.tuning import tuned_blocks, tuned_runs
+from studies.tuning import at_best_rates, tuned_blocks, tuned_runs
 
 RESULTS, EXACT = Path("studies/results.jsonl"), Path("studies/exact.json")
 """The stored results of all runs, and those of the exact parts, in the repository."""
@@ -32,8 +32,18 @@ def blocks_of(study: Study, home: Path) -> dict[str, str]:
     results, exact = read_results(home / RESULTS), read_exact(home).get(study.name, {})
     measured = study.measured(results)
     texts = {part: study.not_run(part) for part in study.parts.keys() - measured.keys()}
-    is_begun = next(iter(study.parts)) in measured
-    return texts | (study.blocks(measured, exact) | tuned_blocks(study, results, exact) if is_begun else {})
+    if next(iter(study.parts)) not in measured:
+        return texts
+    tuned = at_best_rates(study, results)
+    texts |= study.blocks(measured, exact) | tuned_blocks(study, results, exact)
+    if tuned:
+        seeds = max(len(part.seeds) for part in tuned.values())
+        texts[study.name] = (
+            f"At the best rates, with {seeds} seeds. {study.blocks(measured | tuned, exact)[study.name]}"
+        )
+    elif study.tuned:
+        texts[study.name] = f"At one rate, which decides nothing between methods. {texts[study.name]}"
+    return texts
 
 
 def total_cost(studies: Iterable[Study], results: Results) -> str:

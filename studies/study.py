@@ -48,7 +48,8 @@ class Arm:
 class Estimate:
     """A mean over seeds, with Student's interval at `level`. `least` is the smallest difference that counts.
 
-    `bases` are the first models of the seeds, where they have several.
+    `bases` are the first models of the seeds, where they have several. An estimate of a comparison of methods at one
+    learning rate decides nothing.
 
     >>> str(Estimate((1.0, 2.0, 3.0)))
     '2 (-0.484 to 4.48)'
@@ -58,6 +59,7 @@ class Estimate:
     least: float = 0.0
     level: float = LEVEL
     bases: tuple[int, ...] = ()
+    decides: bool = True
 
     @property
     def mean(self) -> float:
@@ -89,7 +91,11 @@ class Estimate:
         ('*rises*', '*undecided*')
         >>> Estimate((0.01, -0.01, 0.0), least=0.1).result("rises", "falls")
         '*absent*'
+        >>> Estimate((1.0, 1.1, 0.9), decides=False).result("rises", "falls")
+        '*one rate*'
         """
+        if not self.decides:
+            return "*one rate*"
         if (estimates := _JUDGED.get()) is not None:
             estimates.append(self)
         return f"*{above if self.word == 'shown' else below if self.word == 'opposite' else self.word}*"
@@ -151,7 +157,8 @@ def judged_estimates() -> Iterator[list[Estimate]]:
 class Measured:
     """The stored results of a study's arms, for the seeds with which every arm has run.
 
-    `level` is that of the intervals. Seeds start from `first_models` models in turn.
+    `level` is that of the intervals. Seeds start from `first_models` models in turn. Without `decides` the arms share a
+    learning rate that may suit one of them.
     """
 
     arms: Mapping[str, Arm]
@@ -159,6 +166,7 @@ class Measured:
     planned_seeds: Sequence[int] = SEEDS
     level: float = LEVEL
     first_models: int = 1
+    decides: bool = True
 
     @property
     def seeds(self) -> tuple[int, ...]:
@@ -177,7 +185,7 @@ class Measured:
     def estimate(self, values: Iterable[float]) -> Estimate:
         """The estimate by one value of each of `seeds`."""
         bases = tuple(seed % self.first_models for seed in self.seeds) if self.first_models > 1 else ()
-        return Estimate(tuple(values), level=self.level, bases=bases)
+        return Estimate(tuple(values), level=self.level, bases=bases, decides=self.decides)
 
     def mean(self, arm: str, metric: str, first: int, last: int) -> Estimate:
         """The mean of a metric over the iterations from `first` to `last`, both included."""
@@ -199,6 +207,18 @@ class Measured:
         return any(is_stale(run) for arm in self.arms for run in self.runs(arm))
 
 
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """What an arm chooses its learning rate by: the mean of a metric over the last iterations, larger is better.
+
+    `settings` are those of the runs of grids and at the best rates, besides the arm's.
+    """
+
+    metric: str
+    last_iterations: int
+    settings: tuple[str, ...] = ()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Study:
     """A study: what runs, and what its page says about the results.
@@ -208,7 +228,8 @@ class Study:
     `rows` are the numbers of the figure, with their head. `draw` draws it onto the panels of a figure; `alt` is its
     alternative text. The first part is needed for all of them. `bases` makes the models of each seed that settings
     name, such as `@base`. `requires` raises MissingRequirement where the runs need something that is not installed.
-    `use` are files of parts that the runs load.
+    `use` are files of parts that the runs load. `tuned` are the parts that compare methods: each of their arms chooses
+    its learning rate (studies/tuning.py).
     """
 
     name: str
@@ -224,6 +245,7 @@ class Study:
     bases: Mapping[str, Callable[[int, Path], Recipe]] = field(default_factory=dict)
     requires: Callable[[], object] = dict
     use: tuple[str, ...] = ()
+    tuned: Mapping[str, Choice] = field(default_factory=dict)
 
     def trials(self, seeds: Iterable[int], parts: Iterable[str] = ()) -> dict[StudyRun, set[str]]:
         """The runs of some parts, or of all, in order, each once, with the metrics that are stored."""
@@ -232,7 +254,9 @@ class Study:
 
     def measured(self, results: Results, seeds: Sequence[int] = SEEDS) -> dict[str, Measured]:
         """The results of each part that has been run with at least one of the seeds."""
-        parts = {name: Measured(arms, results, seeds) for name, arms in self.parts.items()}
+        parts = {
+            name: Measured(arms, results, seeds, decides=name not in self.tuned) for name, arms in self.parts.items()
+        }
         return {name: part for name, part in parts.items() if part.seeds}
 
     def not_run(self, part: str) -> str:

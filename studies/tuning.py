@@ -2,8 +2,8 @@
 
 A comparison of methods at one shared rate says which method that rate suits. So each arm has a grid of 1/3, 1, 3 and 10
 times its rate on two tuning seeds, with further rates where the best is at an edge, and the best of each is compared on
-fresh seeds. Ties go to the smaller rate, and a collapse counts. `TUNED` lists the parts of studies that compare
-methods, with the metric that chooses.
+fresh seeds. Ties go to the smaller rate, and a collapse counts. A study states the parts that compare methods, with
+the metric that chooses.
 
 Fresh seeds start from three first models in turn: the packaged one, and two that are trained as it with other seeds.
 They run in looks of 5, 10 and 20 seeds, until a look decides each stated comparison of the study (studies/effects.py);
@@ -12,42 +12,21 @@ what is open after the last one is *undecided*. Intervals have Pocock's level fo
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from groupwise.certificates.effect_plans import FIRST_SEED, TUNING_SEEDS, WHOLE, best, extended, merged, path_of
 from groupwise.certificates.studies import StudyRun
 from groupwise.evaluation.seed_verdicts import LOOK_LEVEL
 from studies.effects import EFFECTS
-from studies.study import Arm, Measured, Results, Study, average, points, table
+from studies.study import Arm, Choice, Measured, Results, Study, average, points, table
 
 FRESH = range(FIRST_SEED, FIRST_SEED + WHOLE.looks[-1])
 """The seeds on which arms are compared that chose their learning rates on others."""
 
 
-@dataclass(frozen=True, slots=True)
-class Choice:
-    """What an arm chooses its rate by: the mean of a metric over the last iterations, larger is better."""
-
-    metric: str
-    last_iterations: int
-
-
-TUNED: Mapping[str, Mapping[str, Choice]] = {
-    "gspo_regimes": {"regimes": Choice("outcome/correct", 10)},
-    "dynamic_sampling": {"calculator": Choice("eval/accuracy", 1)},
-    "ladder": {"rungs": Choice("eval/accuracy", 1)},
-    "useful_length": {"searches": Choice("eval/accuracy", 1)},
-    "difficulty": {"levels": Choice("eval/accuracy", 1)},
-    "clip_higher": {"bounds": Choice("eval/accuracy", 1)},
-    "engine_logprobs": {part: Choice("outcome/correct", 10) for part in ("engines", "rounded")},
-    "dense_twin": {"both": Choice("outcome/correct", 5)},
-}
-"""The tuned parts, by study. The order is that in which they run."""
-
-
-def at_rate(arm: Arm, rate: float) -> Arm:
-    """The arm with another learning rate."""
-    return replace(arm, settings=merged(arm.settings, (f"optimizer.lr = {rate:.3g}",)))
+def at_rate(arm: Arm, rate: float, choice: Choice) -> Arm:
+    """The arm with another learning rate, and with the settings of all runs that choose or compare rates."""
+    return replace(arm, settings=merged(arm.settings, choice.settings, (f"optimizer.lr = {rate:.3g}",)))
 
 
 def grid_of(arm: Arm, choice: Choice, results: Results) -> list[Arm]:
@@ -55,9 +34,9 @@ def grid_of(arm: Arm, choice: Choice, results: Results) -> list[Arm]:
     rate = arm.trial(0).recipe().optimizer.lr
 
     def best_of(factors: tuple[float, ...]) -> float | None:
-        return best(factors, scores_of([at_rate(arm, rate * factor) for factor in factors], choice, results))
+        return best(factors, scores_of([at_rate(arm, rate * factor, choice) for factor in factors], choice, results))
 
-    return [at_rate(arm, rate * factor) for factor in extended(WHOLE.factors, best_of)]
+    return [at_rate(arm, rate * factor, choice) for factor in extended(WHOLE.factors, best_of)]
 
 
 def scores_of(arms: list[Arm], choice: Choice, results: Results) -> list[float]:
@@ -82,7 +61,7 @@ def tuned_runs(study: Study, results: Results) -> dict[StudyRun, set[str]]:
     """The runs of a study's tuned parts, with their metrics: grids, then fresh seeds at the best rates until a look."""
     runs: dict[StudyRun, set[str]] = {}
     seeds = seeds_of(study, results)
-    for part, choice in TUNED.get(study.name, {}).items():
+    for part, choice in study.tuned.items():
         grid = [tried for arm in study.parts[part].values() for tried in grid_of(arm, choice, results)]
         metrics = {*study.metrics, choice.metric}
         runs |= {tried.trial(seed): metrics for tried in grid for seed in TUNING_SEEDS}
@@ -94,7 +73,7 @@ def tuned_runs(study: Study, results: Results) -> dict[StudyRun, set[str]]:
 
 def possible_runs(study: Study, results: Results) -> Iterator[StudyRun]:
     """The fresh runs of a study's tuned parts at every rate of the grids, also at those that are not the best now."""
-    for part, choice in TUNED.get(study.name, {}).items():
+    for part, choice in study.tuned.items():
         every = Measured({}, results, FRESH, LOOK_LEVEL, first_models(study))
         grid = [tried for arm in study.parts[part].values() for tried in grid_of(arm, choice, results)]
         yield from (every.trial(arm, seed) for arm in grid for seed in FRESH)
@@ -107,7 +86,7 @@ def first_models(study: Study) -> int:
 
 def fresh(study: Study, part: str, results: Results, seeds: Sequence[int]) -> Measured | None:
     """The arms of a tuned part at their best rates, on fresh seeds; None before each has chosen."""
-    choice = TUNED[study.name][part]
+    choice = study.tuned[part]
     taken = {key: chosen(arm, choice, results) for key, arm in study.parts[part].items()}
     arms = {key: arm for key, arm in taken.items() if arm is not None}
     return Measured(arms, results, seeds, LOOK_LEVEL, first_models(study)) if len(arms) == len(taken) else None
@@ -116,8 +95,8 @@ def fresh(study: Study, part: str, results: Results, seeds: Sequence[int]) -> Me
 def at_best_rates(study: Study, results: Results) -> dict[str, Measured]:
     """The results of the tuned parts at the best rates, at the first look that decides or the last complete one."""
     found: dict[str, Measured] = {}
-    for look in WHOLE.looks if study.name in TUNED else ():
-        parts = {part: fresh(study, part, results, FRESH[:look]) for part in TUNED[study.name]}
+    for look in WHOLE.looks if study.tuned else ():
+        parts = {part: fresh(study, part, results, FRESH[:look]) for part in study.tuned}
         complete = {key: part for key, part in parts.items() if part is not None and len(part.seeds) == look}
         if len(complete) < len(parts):
             break
@@ -147,7 +126,7 @@ def tuned_blocks(study: Study, results: Results, exact: dict) -> dict[str, str]:
     """The generated texts of the tuned parts: the grid, and the part's text at the best rates."""
     measured, found = study.measured(results), at_best_rates(study, results)
     texts = {}
-    for part, choice in TUNED.get(study.name, {}).items():
+    for part, choice in study.tuned.items():
         whole = dict(measured) | {part: found[part]} if part in found else {}
         text = study.blocks(whole, exact)[part] if whole else _not_run(study, part)
         texts[f"{part}_tuned"] = "\n\n".join(filter(None, (grid_table(study, part, choice, results), text)))

@@ -23,7 +23,19 @@ from typing import Any
 
 from studies.figures import line
 from studies.length_bias import LABELS, RIGHT, WRONG
-from studies.study import LEAST_ACCURACY, LEAST_TOKENS, NO_KL, Arm, Estimate, Exact, Measured, Study, cost, table
+from studies.study import (
+    LEAST_ACCURACY,
+    LEAST_TOKENS,
+    NO_KL,
+    Arm,
+    Choice,
+    Estimate,
+    Exact,
+    Measured,
+    Study,
+    cost,
+    table,
+)
 
 LAST, END = 60, 20
 CORRECT, CUT, ACCURACY = "outcome/correct", "completions/clipped_ratio", "eval/accuracy"
@@ -128,4 +140,5 @@ STUDY = Study(
     alt="Mean length of wrong and right answers over iterations, for four objectives, on a task in which an answer may "
     "try as often as it likes.",
     panels=4,
+    tuned={"searches": Choice(ACCURACY, 1, (f"evaluate.every = {LAST}", "evaluate.samples = 8"))},
 )

@@ -99,7 +99,7 @@ def test_the_table_is_sorted_by_verdict_with_ten_words_a_line(stored: list[Claim
 def test_methods_at_one_rate_are_undecided_and_say_so(stored: list[Claim]) -> None:
     shared = [claim for claim in stored if claim.is_open]
     assert {claim.verdict for claim in shared} == {"undecided"} and all("†" in claim.row.marks for claim in shared)
-    assert all(claim.effect.shared_rate for claim in shared) and "one rate" in verdicts(shared[:1])
+    assert all(claim.effect.study.tuned for claim in shared) and "one rate" in verdicts(shared[:1])
     assert any(claim.verdict != "undecided" for claim in stored)
 
 

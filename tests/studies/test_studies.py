@@ -22,7 +22,7 @@ from studies.figures import THEME, need_matplotlib
 from studies.pages import RESULTS, csv_text, filled, read_exact, total_cost, written
 from studies.stable_rates import HIGH, LOW, RIGHT, mean_spread, over_rates, rung
 from studies.study import SEEDS, Arm, Estimate, Measured, Study, judged_estimates
-from studies.tuning import FRESH, TUNED, at_best_rates, chosen, grid_of, grid_table, tuned_runs
+from studies.tuning import FRESH, at_best_rates, chosen, grid_of, grid_table, tuned_runs
 from tools.missing_runs import FILE, missing_runs
 
 from groupwise.certificates.studies import StudyRun, StudyRunResult, read_results, write_results
@@ -161,12 +161,16 @@ def result(trial: StudyRun, value: float) -> StudyRunResult:
 def test_equal_tokens_count_all_generated_tokens() -> None:
     def run(trial: StudyRun, tokens: int) -> StudyRunResult:
         points = {i: i / 100 for i in (0, 4, 8, 12, 16)}
-        return replace(result(trial, 0.0), metrics={"eval/accuracy": points}, tokens=(tokens,) * 16)
+        found = replace(result(trial, 0.0), metrics={"eval/accuracy": points}, tokens=(tokens,) * 16)
+        return replace(found, cpu_seconds=float(tokens + 100))
 
     m = Measured(ARMS, {arm.trial(0): run(arm.trial(0), {"off": 100, "on": 230}[key]) for key, arm in ARMS.items()})
-    assert accuracies(m, equal_tokens=False)["on"].values == (0.16,)
-    assert accuracies(m, equal_tokens=True)["on"].values == (0.04,)  # 1600 tokens are 6 iterations
-    assert accuracies(m, equal_tokens=True)["off"].values == (0.16,)
+    assert accuracies(m, "iterations")["on"].values == (0.16,)
+    assert accuracies(m, "generated tokens")["on"].values == pytest.approx((0.16 / 2.3,))  # between two evaluations
+    assert accuracies(m, "CPU seconds")["on"].values == pytest.approx((0.16 * 200 / 330,), rel=1e-3)
+    assert {accuracies(m, name)["off"].values for name in ("iterations", "generated tokens", "CPU seconds")} == {
+        (0.16,)
+    }
 
 
 def test_the_ladder_ends_with_dapo_and_each_rung_adds_its_technique() -> None:
@@ -316,11 +320,10 @@ def test_the_index_has_each_study_once_with_its_verdict() -> None:
 def test_a_comparison_of_methods_at_one_rate_is_undecided_until_each_has_its_best() -> None:
     results, exact = read_results(HOME / RESULTS), read_exact(HOME)
     (shared,) = [effect for effect in index.EFFECTS if effect.study.name == "ladder"]
-    assert shared.shared_rate and not at_best_rates(shared.study, results)
+    assert shared.study.tuned and not at_best_rates(shared.study, results)
     row = next(text for text in index.index_blocks(results, exact)["effects"].splitlines() if "(ladder.md)" in text)
     assert row.split(" | ")[1].startswith("undecided; at one rate: ")
-    tuned = {effect.study.name for effect in index.EFFECTS if effect.shared_rate}
-    assert tuned == set(TUNED) and all(TUNED[name].keys() <= study_runs.find_study(name).parts.keys() for name in TUNED)
+    assert all(study.tuned.keys() <= study.parts.keys() for study in STUDIES)
     best = dict(results)
     choose_rates(shared.study, best)
 
@@ -340,7 +343,7 @@ def ended(trial: StudyRun, accuracy: float) -> StudyRunResult:
 
 
 def test_an_arm_chooses_its_rate_on_tuning_seeds_and_is_compared_on_fresh_ones() -> None:
-    (choice,), arm = TUNED["ladder"].values(), ladder.STUDY.parts["rungs"]["naive GRPO"]
+    (choice,), arm = ladder.STUDY.tuned.values(), ladder.STUDY.parts["rungs"]["naive GRPO"]
     grid = grid_of(arm, choice, {})
     rates = [one.trial(0).recipe().optimizer.lr for one in grid]
     assert rates == pytest.approx([1e-4, 3e-4, 9e-4, 3e-3])
@@ -374,7 +377,7 @@ def with_runs(study: Study, results: dict, accuracy: Callable[[StudyRun], float]
 
 def choose_rates(study: Study, results: dict) -> None:
     """Store the runs of a study's grids. Each arm ends best at the rate that the arms share."""
-    shared = {arm.trial(0).recipe().optimizer.lr for part in TUNED[study.name] for arm in study.parts[part].values()}
+    shared = {arm.trial(0).recipe().optimizer.lr for part in study.tuned for arm in study.parts[part].values()}
 
     def accuracy(run: StudyRun) -> float:
         return 0.5 if min(abs(run.recipe().optimizer.lr / rate - 1) for rate in shared) < 0.01 else 0.4

@@ -21,7 +21,7 @@ from typing import Any
 
 from studies.clip_fraction import BOUNDS, CLIPPED, REWARD, percent
 from studies.figures import line
-from studies.study import Arm, Choice, Estimate, Exact, Measured, Study, cost, table
+from studies.study import LEAST_ACCURACY, Arm, Choice, Estimate, Exact, Measured, Study, cost, table
 
 LAST = 20
 RESULTS = ("GSPO wins", "GRPO wins")
@@ -52,7 +52,7 @@ SIDES = {regime: (f"grpo {regime}", f"gspo {regime}") for regime in REGIMES} | {
 def gain(m: Measured, regime: str) -> Estimate:
     """The share of right answers over the last ten iterations: GSPO minus GRPO."""
     grpo, gspo = (m.mean(key, REWARD, LAST - 9, LAST) for key in SIDES[regime])
-    return gspo.minus(grpo)
+    return gspo.minus(grpo, LEAST_ACCURACY)
 
 
 def blocks(measured: Mapping[str, Measured], exact: Exact) -> dict[str, str]:

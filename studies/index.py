@@ -67,7 +67,7 @@ def index_blocks(results: Results, exact: Mapping[str, Exact]) -> dict[str, str]
         found = effect_result(effect, results, exact)
         text = detail(found.verdicts)
         first = found.estimates[0]
-        seeds = ", ".join([str(len(first.values)), *needed(first, effect.least)])
+        seeds = ", ".join([str(len(first.values)), *needed(first)])
         link = f"[page]({effect.study.page.removeprefix('docs/studies/')})"
         text = f"undecided; at one rate: {text}" if found.is_open else text
         number, survives = f"{first.brief} {effect.unit}", kept_by(found.claimed, kept)
@@ -75,9 +75,11 @@ def index_blocks(results: Results, exact: Mapping[str, Exact]) -> dict[str, str]
     return {"effects": table(HEAD, rows), "corrections": corrections(judged, kept)}
 
 
-def needed(estimate: Estimate, least: float) -> list[str]:
+def needed(estimate: Estimate) -> list[str]:
     """The seeds that find the smallest difference that counts in 80 % of the cases; none if each difference counts."""
-    return [str(seeds_for_power(stdev(estimate.values), least, ALPHA))] if least else []
+    if not estimate.least:
+        return []
+    return [str(seeds_for_power(stdev(estimate.values), estimate.least, 1 - estimate.level))]
 
 
 Judged = Mapping[str, Estimates]

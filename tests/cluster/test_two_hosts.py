@@ -206,9 +206,7 @@ def test_a_killed_or_stopped_rank_ends_torchrun_on_both_hosts(
 
 
 @pytest.mark.parametrize("numbered", [False, True], ids=["c10d", "numbered"])
-def test_torchrun_starts_the_ranks_of_both_hosts_again(
-    numbered: bool, alone: tuple[bytes, bytes], place: Path
-) -> None:
+def test_torchrun_starts_the_ranks_of_both_hosts_again(numbered: bool, alone: tuple[bytes, bytes], place: Path) -> None:
     with two_ranks(place, restarts=1, numbered=numbered) as (_, b, _, first, second):
         os.kill(b.rank(1), signal.SIGKILL)
         assert (first.wait(), second.wait()) == (0, 0), first.output + second.output

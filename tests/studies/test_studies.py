@@ -311,10 +311,19 @@ def test_the_index_has_each_study_once_with_its_verdict() -> None:
     )
     assert filled(page, blocks) == page, "python -m studies --page"
     sides = [(1.0, 1.1, 0.9), (-1.0, -1.1, -0.9), (1.0, -1.0, 0.1), (0.01, -0.01, 0.0)]
-    claim = replace(index.EFFECTS[0], estimates=lambda m, exact: [Estimate(x) for x in sides], least=0.1)
+    claim = replace(index.EFFECTS[0], estimates=lambda m, exact: [Estimate(x, 0.1) for x in sides])
     assert claim.verdicts({}, {}) == ["shown", "opposite", "undecided", "absent"]
     assert replace(claim, sign=-1).verdicts({}, {}) == ["opposite", "shown", "undecided", "absent"]
     assert replace(claim, border=2.0).verdicts({}, {}) == ["opposite", "opposite", "undecided", "opposite"]
+
+
+def test_each_stated_comparison_has_a_smallest_difference_that_counts() -> None:
+    results, exact = read_results(HOME / RESULTS), read_exact(HOME)
+    for effect in index.EFFECTS:
+        own = exact.get(effect.study.name, {})
+        estimates = effect.estimates(effect.study.measured(results), own)
+        assert estimates and all(x.least > 0 for x in estimates), effect.study.name
+        assert [x.least for x in effect.claimed(effect.study.measured(results), own)] == [x.least for x in estimates]
 
 
 def test_a_comparison_of_methods_at_one_rate_is_undecided_until_each_has_its_best() -> None:

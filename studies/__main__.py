@@ -21,7 +21,7 @@ from studies.index import index_blocks, other_seeds
 from studies.pages import RESULTS, filled, read_exact, store_exact, total_cost, written
 from studies.running import HOME, find_study, run_jobs, run_trials
 from studies.study import SEEDS, Results, Study
-from studies.tuning import tuned_runs
+from studies.tuning import possible_runs, tuned_runs
 
 NAMES = (
     "length_bias",
@@ -128,7 +128,8 @@ def measure_other_seeds(studies: Sequence[Study], seeds: range, until: float) ->
 def unread_trials(results: Results) -> list[StudyRun]:
     """The stored runs that no study reads: its settings have changed since, or it is gone."""
     studies = list(map(find_study, NAMES))
-    read = {trial for study in studies for trial in [*study.trials(SEEDS), *tuned_runs(study, results)]}
+    read = {run for study in studies for run in [*study.trials(SEEDS), *tuned_runs(study, results)]}
+    read |= {run for study in studies for run in possible_runs(study, results)}
     return [trial for trial in results if trial not in read]
 
 

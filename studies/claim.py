@@ -1,9 +1,10 @@
 """A claim that is written down before its runs: two sides, each at its best learning rate, on fresh seeds.
 
 *Rates.* Each side runs at each rate with the seeds of `TUNING_SEEDS`, which no study uses. The rate with the largest
-mean is its rate, in a tie the smaller one; a collapsed run counts as it is. *Looks.* Both sides then run with the seeds
-from `FIRST_SEED` on, and the differences within a seed are tested after each number of seeds in `LOOKS`, each at
-Pocock's bound. The first look that decides ends the runs.
+mean is its rate, in a tie the smaller one; a collapsed run counts as it is, and a grid whose best is at an edge grows.
+*Looks.* Both sides then run with the seeds from `FIRST_SEED` on, and the differences within a seed are tested after
+each number of seeds in `LOOKS`, each at Pocock's bound. The first look that decides ends the runs. These seeds start
+from three first models in turn; a claim with models of its own makes one for each seed.
 """
 
 import math
@@ -11,13 +12,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from groupwise.certificates.effect_comparisons import LEVEL
-from groupwise.certificates.effect_plans import FIRST_SEED, TUNING_SEEDS, best
+from groupwise.certificates.effect_plans import FIRST_SEED, TUNING_SEEDS, WHOLE, best, extended
 from groupwise.certificates.studies import StudyRun, StudyRunResult
 from groupwise.config.recipe import Recipe
 from groupwise.core import counted
 from groupwise.evaluation.interval import mean_interval
-from groupwise.evaluation.seed_verdicts import LOOKS, verdict
+from groupwise.evaluation.seed_verdicts import LOOK_LEVEL, LOOKS, verdict
 from studies.study import Arm, Estimate, Results, average, points
 
 
@@ -25,15 +25,15 @@ from studies.study import Arm, Estimate, Results, average, points
 class Claim:
     """The metric of the first side is larger than that of the second, as a mean over iterations `first` to `last`.
 
-    `sides` have no learning rate; `rates` are in rising order, and a single one is not tuned. A difference below
-    `least` does not count. `beside` are metrics that the page shows, of both sides. `bases` and `use` are those of a
-    study.
+    `sides` have no learning rate; `rates` are in rising order, and a single one is not tuned. Others grow where the
+    best is at an edge. A difference below `least` does not count. `beside` are metrics that the page shows, of both
+    sides. `bases` and `use` are those of a study.
     """
 
     name: str
     text: str
     sides: tuple[Arm, Arm]
-    rates: tuple[str, ...]
+    rates: tuple[float, ...]
     metric: str
     first: int
     last: int
@@ -42,23 +42,35 @@ class Claim:
     bases: Mapping[str, Callable[[int, Path], Recipe]] = field(default_factory=dict)
     use: tuple[str, ...] = ()
 
-    def trial(self, side: int, rate: str, seed: int) -> StudyRun:
-        """A side's run at a rate."""
+    def trial(self, side: int, rate: float, seed: int) -> StudyRun:
+        """A side's run at a rate, a fresh seed's from its first model."""
         arm = self.sides[side]
-        return replace(arm, settings=(*arm.settings, f"optimizer.lr = {rate}")).trial(seed)
+        run = replace(arm, settings=(*arm.settings, f"optimizer.lr = {rate:.3g}")).trial(seed)
+        return run if seed in TUNING_SEEDS else replace(run, base=seed % self.first_models)
+
+    @property
+    def first_models(self) -> int:
+        """How many models the fresh seeds start from; 1 for a claim that makes its own, one for each seed."""
+        return 1 if self.bases else WHOLE.bases
 
     def mean(self, result: StudyRunResult, metric: str) -> float:
         """The mean of a metric over the iterations of the claim; 0 for a run that collapsed before them."""
         values = points(result, metric, self.first, self.last).values()
         return average(values) if values else 0.0
 
-    def best_rate(self, side: int, results: Results) -> str | None:
-        """The rate at which a side runs with the fresh seeds; None before its tuning runs are there."""
+    def grid(self, side: int, results: Results) -> tuple[float, ...]:
+        """The rates that a side tries; none if there is one rate only."""
         if len(self.rates) == 1:
-            return self.rates[0]
-        return best(self.rates, [self._score(side, rate, results) for rate in self.rates])
+            return ()
+        return extended(self.rates, lambda rates: best(rates, [self._score(side, rate, results) for rate in rates]))
 
-    def _score(self, side: int, rate: str, results: Results) -> float:
+    def best_rate(self, side: int, results: Results) -> float | None:
+        """The rate at which a side runs with the fresh seeds; None before its tuning runs are there."""
+        if rates := self.grid(side, results):
+            return best(rates, [self._score(side, rate, results) for rate in rates])
+        return self.rates[0]
+
+    def _score(self, side: int, rate: float, results: Results) -> float:
         """The mean of the metric over the tuning runs of a side at a rate; NaN while one is missing."""
         runs = [results.get(self.trial(side, rate, seed)) for seed in TUNING_SEEDS]
         values = [math.nan if run is None else self.mean(run, self.metric) for run in runs]
@@ -82,14 +94,10 @@ class Claim:
 
     def next_runs(self, results: Results) -> list[StudyRun]:
         """The runs without a result until the next look: the tuning runs first, and none after a verdict."""
-        tuning = [
-            self.trial(side, rate, seed)
-            for seed in TUNING_SEEDS
-            for rate in self.rates
-            for side in (0, 1)
-            if len(self.rates) > 1 and self.trial(side, rate, seed) not in results
-        ]
-        if tuning or decided(self.differences(results), self.least):
+        grids = [self.trial(side, rate, seed) for side in (0, 1) for rate in self.grid(side, results)
+                 for seed in TUNING_SEEDS]  # fmt: skip
+        tuning = [run for run in grids if run not in results]
+        if tuning or self.decided(self.differences(results)):
             return tuning
         pairs = list(self.pairs(results))
         for look in LOOKS:
@@ -97,9 +105,15 @@ class Claim:
                 return runs
         return []
 
+    def decided(self, differences: Sequence[float]) -> str:
+        """The verdict of the first look that decides; see `decided`."""
+        return decided(differences, self.least, self.first_models)
 
-def decided(differences: Sequence[float], least: float) -> str:
+
+def decided(differences: Sequence[float], least: float, first_models: int = 1) -> str:
     """The verdict of the first look that decides, *undecided* after the last one, and empty while one is to come.
+
+    The seeds are those from `FIRST_SEED` on, and start from the first models in turn.
 
     >>> decided([0.1, 0.11, 0.09, 0.1, 0.1], 0.03), decided([0.1, -0.1], 0.03), decided([0.1, -0.1] * 10, 0.03)
     ('shown', '', 'undecided')
@@ -107,7 +121,8 @@ def decided(differences: Sequence[float], least: float) -> str:
     for look in LOOKS:
         if len(differences) < look:
             return ""
-        word = verdict(differences[:look], least, LEVEL)
+        bases = [seed % first_models for seed in range(FIRST_SEED, FIRST_SEED + look)]
+        word = verdict(differences[:look], least, LOOK_LEVEL, bases)
         if word != "undecided":
             return word
     return "undecided"
@@ -116,9 +131,9 @@ def decided(differences: Sequence[float], least: float) -> str:
 def state(claim: Claim, results: Results) -> str:
     """What is known of a claim, for the page."""
     differences = claim.differences(results)
-    word = decided(differences, claim.least)
+    word = claim.decided(differences)
     if not word:
         return f"open after {counted(len(differences), 'seed')}" if differences else "*not measured*"
-    look = next(n for n in LOOKS if decided(differences[:n], claim.least))
-    low, high = mean_interval(differences[:look], LEVEL)
+    look = next(n for n in LOOKS if claim.decided(differences[:n]))
+    low, high = mean_interval(differences[:look], LOOK_LEVEL)
     return f"*{word}*: {Estimate(tuple(differences[:look])).mean:.3f} ({low:.3f} to {high:.3f}), {look} seeds"

@@ -65,7 +65,7 @@ def blocks(results: Results) -> dict[str, str]:
     """The table of the page."""
     rows = [
         (f"`{claim.name}`", claim.text, f"{claim.sides[0].label} - {claim.sides[1].label}", claim.least,
-         " / ".join(claim.rates), beside(claim, results), state(claim, results))
+         " / ".join(f"{rate:g}" for rate in claim.rates), beside(claim, results), state(claim, results))
         for claim in CLAIMS.values()
     ]  # fmt: skip
     head = ("name", "claim", "difference", "least that counts", "rates", "beside", "state")

@@ -12,6 +12,8 @@ Compared, within a seed: the share of right answers over the last five iteration
 GSPO minus GRPO on the twin: *shown* if the interval lies above 0, *opposite* if below. Second, that difference on the
 mixture minus that on the twin, with the same words: the paper says that it is above 0. Beside them: the rung of the
 largest stable rate, 0 to 2, as in the study of mixtures, and the spread of the ratios, log(p99 / p1).
+
+Added after the runs: the part *both*, the second comparison at the lower rate, from which each arm chooses its own.
 """
 
 from collections.abc import Mapping, Sequence
@@ -34,6 +36,10 @@ def arms(model: str) -> dict[str, Arm]:
 
 
 PARTS = {name: arms(model) for name, model in MODELS.items()}
+BOTH = {
+    f"{method} {name}": arm(method, RATES[0], model) for name, model in MODELS.items() for method in ("grpo", "gspo")
+}
+"""The lower rate: the part in which each arm chooses its own (studies/tuning.py)."""
 
 
 def right(m: Measured, key: str, first: int = LAST - 4, last: int = LAST) -> Estimate:
@@ -46,9 +52,32 @@ def gain(m: Measured) -> Estimate:
     return right(m, "gspo").minus(right(m, "grpo"), LEAST_ACCURACY)
 
 
+def gain_in(m: Measured, name: str) -> Estimate:
+    """GSPO's share of right answers at the end minus GRPO's, on a kind of model, in the part `both`."""
+    gspo, grpo = (m.mean(f"{key} {name}", RIGHT, LAST - 4, LAST) for key in ("gspo", "grpo"))
+    return gspo.minus(grpo, LEAST_ACCURACY)
+
+
+def more_in_mixture(m: Measured) -> Estimate:
+    """That difference on the mixture minus that on the twin."""
+    return gain_in(m, "mixture").minus(gain_in(m, "twin"))
+
+
+def both(m: Measured) -> str:
+    """The table of the part `both`."""
+    compared = [(f"{name}: GSPO - GRPO", gain_in(m, name)) for name in MODELS]
+    compared.append(("mixture minus twin", more_in_mixture(m)))
+    arms = [(*key.split()[::-1], m.mean(key, RIGHT, 1, 5), m.mean(key, RIGHT, LAST - 4, LAST)) for key in m.arms]
+    results = [(what, x, len(x.values), x.verdict) for what, x in compared]
+    first = table(("model", "method", "right, first five", "right at the end"), arms)
+    return f"{first}\n\n{table(('right at the end', 'difference', 'bases', 'result'), results)}\n\n{cost(m)}"
+
+
 def blocks(measured: Mapping[str, Measured], exact: Exact) -> dict[str, str]:
-    rows, gains = [], {name: gain(m) for name, m in measured.items()}
-    for name, m in measured.items():
+    pairs = {name: m for name, m in measured.items() if name in NAMES}
+    texts = {"both": both(measured["both"])} if "both" in measured else {}
+    rows, gains = [], {name: gain(m) for name, m in pairs.items()}
+    for name, m in pairs.items():
         for key in ("grpo", "gspo"):
             by_rate = (f"{m.mean(f'{key} {rate}', RIGHT, LAST - 4, LAST).mean:.2f}" for rate in RATES)
             spreads = (f"{mean_spread(m, key, RATES, *end).mean:.2g}" for end in ((1, 5), (LAST - 4, LAST)))
@@ -61,7 +90,7 @@ def blocks(measured: Mapping[str, Measured], exact: Exact) -> dict[str, str]:
     head = ("model", "method", "right, first five", *(f"right at the end, lr {rate}" for rate in RATES),
             "largest stable rung, by base", "spread of ratios")  # fmt: skip
     results = [(what, x, len(x.values), x.verdict) for what, x in compared]
-    return {
+    return texts | {
         "twin": f"{table(head, rows)}\n\n{table(('right at the end', 'difference', 'bases', 'result'), results)}\n\n"
         f"{cost(measured['twin'])}",
         "dense_twin": "GSPO's share of right answers minus GRPO's is "
@@ -74,6 +103,7 @@ def rows(measured: Mapping[str, Measured], exact: Exact) -> list[tuple[object, .
     values = [
         (name, *key.split(), seed, metric, i, x)
         for name, m in measured.items()
+        if name in NAMES
         for key in m.arms
         for metric in (RIGHT, LOW, HIGH)
         for i, estimate in m.series(key, metric)
@@ -83,7 +113,7 @@ def rows(measured: Mapping[str, Measured], exact: Exact) -> list[tuple[object, .
 
 
 def draw(panels: Sequence[Any], measured: Mapping[str, Measured], exact: Exact) -> None:
-    pairs = [(name, rate) for name in measured for rate in RATES]
+    pairs = [(name, rate) for name in NAMES if name in measured for rate in RATES]
     for axes, (name, rate) in zip(panels, pairs, strict=False):
         for i, key in enumerate(("grpo", "gspo")):
             line(axes, measured[name].series(f"{key} {rate}", RIGHT), i, METHODS[key][0], dashed=bool(i))
@@ -95,7 +125,7 @@ def draw(panels: Sequence[Any], measured: Mapping[str, Measured], exact: Exact) 
 STUDY = Study(
     name="dense_twin",
     page="docs/studies/dense-twin.md",
-    parts=PARTS,
+    parts={**PARTS, "both": BOTH},
     metrics=(RIGHT, LOW, HIGH),
     blocks=blocks,
     rows=rows,

@@ -35,8 +35,8 @@ def accuracies(m: Measured, *, equal_tokens: bool) -> dict[str, Estimate]:
     off, on = m.runs("off"), m.runs("on")
     lasts = [run.iterations_within(sum(other.tokens)) if equal_tokens else LAST for run, other in zip(on, off)]
     return {
-        "off": Estimate(tuple(run.value(SAMPLED, LAST) for run in off)),
-        "on": Estimate(tuple(run.value(SAMPLED, last) for run, last in zip(on, lasts))),
+        "off": m.estimate(run.value(SAMPLED, LAST) for run in off),
+        "on": m.estimate(run.value(SAMPLED, last) for run, last in zip(on, lasts)),
     }
 
 

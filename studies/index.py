@@ -1,83 +1,19 @@
-"""docs/studies/index.md: one line for each study, with its verdict by the interval of its stated comparison.
+"""docs/studies/index.md: one line for each study, with the verdict of its stated comparison (studies/effects.py).
 
-The verdicts are those of `groupwise.evaluation.seed_verdicts`. A study with several settings has one for each of them.
 A comparison of methods at one learning rate has none: it is *undecided* until each has its best rate.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import stdev
-from typing import Literal
 
-from groupwise.evaluation.interval import mean_p
-from groupwise.evaluation.seed_verdicts import ALPHA, benjamini_hochberg, holm, seeds_for_power, verdict
-from studies import (
-    clip_fraction,
-    clip_higher,
-    dense_twin,
-    difficulty,
-    divisors,
-    dynamic_sampling,
-    engine_logprobs,
-    gspo_regimes,
-    ladder,
-    length_bias,
-    lengths,
-    moe,
-    pass_at_k,
-    r1_zero,
-    ratio_drift,
-    smollm2,
-    useful_length,
-)
-from studies.study import (
-    LEAST_ACCURACY,
-    LEAST_PASSES,
-    LEAST_TOKENS,
-    Estimate,
-    Exact,
-    Measured,
-    Results,
-    Study,
-    judged_estimates,
-    table,
-)
+from groupwise.evaluation.seed_verdicts import ALPHA, benjamini_hochberg, holm, seeds_for_power
+from studies.effects import EFFECTS, Effect, Estimates
+from studies.study import Estimate, Exact, Results, judged_estimates, table
 from studies.tuning import at_best_rates
 
-Estimates = list[Estimate]
-DAPO, DR_GRPO, GSPO, R1 = "2503.14476", "2503.20783", "2507.18071", "2501.12948"
-PASS_AT_K = "2504.13837"
-
-
-@dataclass(frozen=True, slots=True)
-class Effect:
-    """What a study repeats: the effect, its paper, and the estimates of the stated comparison, one for each setting.
-
-    `least` is the smallest difference that counts, 0 if each does. `sign` is 1 if the paper claims estimates above
-    `border`, -1 if it claims them below. The first estimate is the number of the table, with `unit`. An effect is about
-    what a policy learns, about a mechanism, or computed exactly. `shared_rate`: it compares methods at rates that they
-    share.
-    """
-
-    study: Study
-    effect: str
-    paper: str
-    estimates: Callable[[Mapping[str, Measured], Exact], Estimates]
-    unit: str
-    least: float = 0.0
-    kind: Literal["learning", "mechanism", "exact"] = "learning"
-    sign: int = 1
-    border: float = 0.0
-    shared_rate: bool = False
-
-    def claimed(self, measured: Mapping[str, Measured], exact: Exact) -> list[tuple[float, ...]]:
-        """The values of each setting with the sign of the claim: above 0 is what the paper says."""
-        return [tuple(self.sign * (x - self.border) for x in e.values) for e in self.estimates(measured, exact)]
-
-    def verdicts(self, measured: Mapping[str, Measured], exact: Exact) -> list[str]:
-        """A verdict for each setting."""
-        return [verdict(values, self.least) for values in self.claimed(measured, exact)]
+HEAD = ("effect", "result", "one number", "seeds, for 0.8", "kept by", "kind", "study")
 
 
 def summary(verdicts: list[str]) -> str:
@@ -102,92 +38,6 @@ def detail(verdicts: list[str]) -> str:
     return word if len(counts) == 1 else f"{word} in {counts[word]} of {of} settings"
 
 
-def _length_bias(m: Mapping[str, Measured], exact: Exact) -> Estimates:
-    wrong, right = length_bias.ends_exact(exact)["grpo"]
-    return [wrong.minus(right), *(lengths.gaps(m[part])["grpo"] for part in ("long", "coin"))]
-
-
-def _difficulty(m: Mapping[str, Measured], exact: Exact) -> Estimates:
-    (levels,) = m.values()
-    gains = {level: difficulty.gain(levels, level) for level in difficulty.LEVELS}
-    return [gains[level].minus(gains["middle"]) for level in ("hard", "easy")]
-
-
-def _dynamic_sampling(m: Mapping[str, Measured], exact: Exact) -> Estimates:
-    runs = dynamic_sampling.accuracies(m["calculator"], equal_tokens=False)
-    return [runs["on"].minus(runs["off"])]
-
-
-def _clip_fraction(m: Mapping[str, Measured], exact: Exact) -> Estimates:
-    (grpo, gspo), _ = clip_fraction.shares(m["rates"], "1e-4")
-    return [gspo.minus(grpo)]
-
-
-def _ladder(m: Mapping[str, Measured], exact: Exact) -> Estimates:
-    naive, *_, whole = ladder.RUNGS
-    return [ladder.after(m["rungs"], whole).minus(ladder.after(m["rungs"], naive))]
-
-
-def _r1_zero(m: Mapping[str, Measured], exact: Exact) -> Estimates:
-    runs, last = m["budget"], r1_zero.LAST
-    return [runs.mean("full", metric, last - 4, last).minus(runs.mean("full", metric, 1, 1))
-            for metric in (r1_zero.RIGHT, r1_zero.LENGTH)]  # fmt: skip
-
-
-def _moe(m: Mapping[str, Measured], exact: Exact) -> Estimates:
-    gspo, grpo = (moe.rung(m["rates"], key, moe.RATES, moe.LAST) for key in ("gspo", "grpo"))
-    return [gspo.minus(grpo)]
-
-
-def _engine_logprobs(m: Mapping[str, Measured], exact: Exact) -> Estimates:
-    pairs = [(m[part], x) for part, (_, engines) in engine_logprobs.PARTS.items() for x in engines]
-    change = engine_logprobs.change
-    return [change(runs, "gspo", x).minus(change(runs, "grpo", x)) for runs, x in pairs]
-
-
-EFFECTS = (
-    Effect(length_bias.STUDY, "GRPO makes wrong answers longer than right ones", DR_GRPO, _length_bias, "tokens",
-           LEAST_TOKENS),
-    Effect(useful_length.STUDY, "GRPO makes wrong answers longer than Dr. GRPO does, where length has a use", DR_GRPO,
-           lambda m, _: [useful_length.longer(m["searches"], key) for key in ("grpo", "no_std")], "tokens",
-           LEAST_TOKENS, shared_rate=True),
-    Effect(difficulty.STUDY, "the std favours the hardest and the easiest questions", DR_GRPO, _difficulty,
-           "accuracy of hard sums minus that of middle ones", LEAST_ACCURACY, shared_rate=True),
-    Effect(divisors.STUDY, "a mean of microbatches' means has another gradient than the token mean", DAPO,
-           lambda _, exact: [Estimate(tuple(exact["microbatches: 1 group"]["distance"]))],
-           "of the gradient's norm", 0.05, "exact"),
-    Effect(dynamic_sampling.STUDY, "dynamic sampling reaches more in equal iterations", DAPO, _dynamic_sampling,
-           "accuracy", LEAST_ACCURACY, shared_rate=True),
-    Effect(clip_higher.STUDY, "a higher upper bound keeps entropy and pass@64", DAPO,
-           lambda m, _: [clip_higher.gains(m["bounds"], "0.28")[key] for key in clip_higher.CLAIMED.values()],
-           "nats of entropy", LEAST_PASSES, shared_rate=True),
-    Effect(ladder.STUDY, "DAPO's five techniques together end above GRPO", DAPO, _ladder, "accuracy", LEAST_ACCURACY,
-           shared_rate=True),
-    Effect(clip_fraction.STUDY, "GSPO clips far more tokens than GRPO", GSPO, _clip_fraction, "of the tokens",
-           clip_fraction.LEAST_CLIPPED, "mechanism"),
-    Effect(gspo_regimes.STUDY, "GSPO learns faster than GRPO", GSPO,
-           lambda m, _: [gspo_regimes.gain(m["regimes"], name) for name in gspo_regimes.SIDES], "right answers",
-           LEAST_ACCURACY, shared_rate=True),
-    Effect(ratio_drift.STUDY, "the mean over an answer averages the noise of its tokens' ratios", GSPO,
-           lambda m, _: [ratio_drift.relative(m["dense"], key, ratio_drift.MEANS) for key in ratio_drift.DENSE],
-           "times the spread of tokens", 0.1, "mechanism", -1, 1.0),
-    Effect(moe.STUDY, "in mixtures of experts GSPO is stable at larger learning rates", GSPO, _moe, "rungs of three",
-           0.5),
-    Effect(dense_twin.STUDY, "GSPO's gain is larger in a mixture than in a dense model", GSPO,
-           lambda m, _: [dense_twin.gain(m["mixture"]).minus(dense_twin.gain(m["twin"]))], "right answers",
-           LEAST_ACCURACY, shared_rate=True),
-    Effect(engine_logprobs.STUDY, "GSPO tolerates old log-probs of the engine better than GRPO", GSPO,
-           _engine_logprobs, "right answers", LEAST_ACCURACY, shared_rate=True),
-    Effect(r1_zero.STUDY, "accuracy and length rise together", R1, _r1_zero, "right answers", LEAST_ACCURACY),
-    Effect(pass_at_k.STUDY, "training lowers pass@64 of tiny models", PASS_AT_K,
-           lambda m, _: [pass_at_k.gains(own)[64] for own in m.values()], "pass@64", LEAST_PASSES, sign=-1),
-    Effect(smollm2.STUDY, "training lowers pass@64 of a pretrained model", PASS_AT_K,
-           lambda m, _: [smollm2.gains(m["rl"], smollm2.LAST)[64]], "pass@64", LEAST_PASSES, sign=-1),
-)  # fmt: skip
-"""The effect of each study, by paper."""
-HEAD = ("effect", "result", "one number", "seeds, for 0.8", "kept by", "kind", "study")
-
-
 @dataclass(frozen=True, slots=True)
 class EffectResult:
     """What stored results say of an effect: a difference and a verdict for each setting, with the sign of the claim.
@@ -196,7 +46,7 @@ class EffectResult:
     """
 
     estimates: Estimates
-    claimed: list[tuple[float, ...]]
+    claimed: Estimates
     verdicts: list[str]
     is_open: bool
 
@@ -230,19 +80,23 @@ def needed(estimate: Estimate, least: float) -> list[str]:
     return [str(seeds_for_power(stdev(estimate.values), least, ALPHA))] if least else []
 
 
-Judged = Mapping[str, list[tuple[float, ...]]]
+Judged = Mapping[str, Estimates]
 Kept = Mapping[tuple[float, ...], tuple[bool, bool]]
 
 
 def judged_by_study(results: Results, exact: Mapping[str, Exact]) -> Judged:
-    """The values of each verdict on the pages, by study, each once; also those of this page."""
+    """The estimate of each verdict on the pages, by study, each once; also those of this page.
+
+    Those at the best rates, where they are there, stand in place of those at shared rates.
+    """
     judged = {}
     for effect in EFFECTS:
-        measured, own = effect.study.measured(results), exact.get(effect.study.name, {})
+        study = effect.study
+        measured, own = study.measured(results) | at_best_rates(study, results), exact.get(study.name, {})
         with judged_estimates() as estimates:
-            effect.study.blocks(measured, own)
-        values = [x.values for x in estimates if not any(map(_is_nan, x.values))]
-        judged[effect.study.name] = list(dict.fromkeys([*values, *effect.claimed(measured, own)]))
+            study.blocks(measured, own)
+        every = [*(x for x in estimates if not any(map(_is_nan, x.values))), *effect.claimed(measured, own)]
+        judged[study.name] = list({x.values: x for x in every}.values())
     return judged
 
 
@@ -252,14 +106,14 @@ def _is_nan(x: float) -> bool:
 
 def corrected(judged: Judged) -> Kept:
     """Whether Holm and whether Benjamini-Hochberg keep each verdict, of those of all pages together."""
-    values = list(dict.fromkeys(x for own in judged.values() for x in own))
-    ps = [mean_p(x) for x in values]
-    return dict(zip(values, zip(holm(ps), benjamini_hochberg(ps), strict=True), strict=True))
+    ps = {x.values: x.p for own in judged.values() for x in own}
+    values = list(ps.values())
+    return dict(zip(ps, zip(holm(values), benjamini_hochberg(values), strict=True), strict=True))
 
 
-def kept_by(claimed: Iterable[tuple[float, ...]], kept: Kept) -> str:
+def kept_by(claimed: Iterable[Estimate], kept: Kept) -> str:
     """How many settings of an effect survive each correction."""
-    pairs = [kept.get(values, (False, False)) for values in claimed]
+    pairs = [kept.get(x.values, (False, False)) for x in claimed]
     return ", ".join(f"{name} {sum(x)} of {len(pairs)}" for name, x in zip(("Holm", "BH"), zip(*pairs), strict=True))
 
 
@@ -267,8 +121,8 @@ def corrections(judged: Judged, kept: Kept) -> str:
     """The number of verdicts on each page, and how many of them two corrections over all pages keep."""
     rows = []
     for name, own in judged.items():
-        excluded = sum(mean_p(x) < ALPHA for x in own)
-        rows.append((name, len(own), excluded, *(sum(kept[x][i] for x in own) for i in (0, 1))))
+        excluded = sum(x.p < ALPHA for x in own)
+        rows.append((name, len(own), excluded, *(sum(kept[x.values][i] for x in own) for i in (0, 1))))
     total = ("all", *(sum(row[i] for row in rows) for i in range(1, 5)))
     return table(("study", "verdicts", "exclude 0", "kept by Holm", "by Benjamini-Hochberg"), [*rows, total])
 

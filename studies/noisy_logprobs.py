@@ -22,7 +22,7 @@ from studies.gspo_regimes import BASE, LAST
 from studies.stable_rates import RIGHT
 from studies.study import Arm
 
-RATES = ("3e-5", "1e-4", "3e-4", "1e-3")
+RATES = (3e-5, 1e-4, 3e-4, 1e-3)
 UNTUNED = tuple(line for line in BASE if not line.startswith("optimizer.lr ="))
 NOISY = (
     EXACT,
@@ -37,7 +37,7 @@ def arm(method: str) -> Arm:
     return Arm(label=method.upper(), method=method, task="calculator", settings=settings)
 
 
-def claim(name: str, text: str, rates: tuple[str, ...]) -> Claim:
+def claim(name: str, text: str, rates: tuple[float, ...]) -> Claim:
     """GSPO minus GRPO at these rates."""
     return Claim(
         name=name,
@@ -54,5 +54,5 @@ def claim(name: str, text: str, rates: tuple[str, ...]) -> Claim:
 
 CLAIMS = (
     claim("noisy-best", "with noisy old log-probs GSPO learns more than GRPO, each at its best rate", RATES),
-    claim("noisy-3e-4", "the same at a learning rate of 3e-4", ("3e-4",)),
+    claim("noisy-3e-4", "the same at a learning rate of 3e-4", (3e-4,)),
 )

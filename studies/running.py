@@ -49,12 +49,14 @@ def runs_of(study: Study, seeds: Iterable[int], parts: Sequence[str], results: P
 def run(name: str, seeds: Sequence[int], parts: Sequence[str], until: float, home: Path) -> None:
     """Run a study's trials that have no fresh result and that no other process runs.
 
-    Twice, since the grids decide which runs follow.
+    The results of a grid and of a look decide which runs follow.
     """
     study, results = find_study(name), home / RESULTS
     results.parent.mkdir(parents=True, exist_ok=True)
-    for _ in range(2):
-        run_trials(study, runs_of(study, seeds, parts, results), results, home / "runs" / "studies", until)
+    made = None
+    while (runs := runs_of(study, seeds, parts, results)) != made:
+        run_trials(study, runs, results, home / "runs" / "studies", until)
+        made = runs
 
 
 def run_trials(study: Study, trials: Mapping[StudyRun, set[str]], results: Path, runs: Path, until: float) -> None:

@@ -11,7 +11,7 @@ RIGHT, LOW, HIGH = "outcome/correct", "ratio/p01", "ratio/p99"
 def over_rates(m: Measured, key: str, metric: str, rates: Sequence[str], first: int, last: int) -> Estimate:
     """A method's mean of a metric over iterations and rates, by seed."""
     runs = [m.mean(f"{key} {rate}", metric, first, last).values for rate in rates]
-    return Estimate(tuple(math.fsum(values) / len(rates) for values in zip(*runs)))
+    return m.estimate(math.fsum(values) / len(rates) for values in zip(*runs))
 
 
 def changes(m: Measured, key: str, rates: Sequence[str], last: int) -> list[tuple[float, ...]]:
@@ -26,7 +26,7 @@ def rung(m: Measured, key: str, rates: Sequence[str], last: int) -> Estimate:
     Stable: the share of right answers over the last five iterations, up to `last`, is not below that of the first five.
     """
     by_seed = changes(m, key, rates, last)
-    return Estimate(tuple(float(max((i for i, x in enumerate(seed, 1) if x >= 0), default=0)) for seed in by_seed))
+    return m.estimate(float(max((i for i, x in enumerate(seed, 1) if x >= 0), default=0)) for seed in by_seed)
 
 
 def by_base(m: Measured, methods: Mapping[str, str], rates: Sequence[str], last: int) -> str:
@@ -74,4 +74,4 @@ def spread(m: Measured, arm: str) -> list[tuple[int, Estimate]]:
 def mean_spread(m: Measured, key: str, rates: Sequence[str], first: int, last: int) -> Estimate:
     """The mean spread of a method's ratios over iterations and rates, by seed."""
     inside = [x.values for rate in rates for i, x in spread(m, f"{key} {rate}") if first <= i <= last]
-    return Estimate(tuple(math.fsum(values) / len(inside) for values in zip(*inside)))
+    return m.estimate(math.fsum(values) / len(inside) for values in zip(*inside))

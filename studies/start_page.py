@@ -8,8 +8,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from groupwise.core import counted
+from studies.effects import EFFECTS, Effect
 from studies.forest import VERDICTS, Row, forest
-from studies.index import EFFECTS, Effect, effect_result
+from studies.index import effect_result
 from studies.study import Estimate, Exact, Results, table
 
 SETTINGS: Mapping[str, Sequence[tuple[str, str]]] = {

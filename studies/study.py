@@ -8,19 +8,17 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from groupwise.certificates.studies import StudyRun, StudyRunResult, is_stale
 from groupwise.config.recipe import Recipe
-from groupwise.evaluation.interval import mean_interval, mean_p
-from groupwise.evaluation.seed_verdicts import verdict
+from groupwise.evaluation.interval import LEVEL, mean_interval, mean_p
+from groupwise.evaluation.seed_verdicts import Verdict, corrected_p, verdict
 
 SEEDS = range(5)
 """The seeds of each study, fixed before any run."""
-FRESH = range(100, 105)
-"""The seeds on which arms are compared that chose their learning rates on others (studies/tuning.py)."""
 NO_KL = "method.objective.penalties = []"
 Results = Mapping[StudyRun, StudyRunResult]
 Exact = dict[str, Any]
@@ -28,7 +26,7 @@ Exact = dict[str, Any]
 LEAST_ACCURACY, LEAST_PASSES, LEAST_TOKENS = 0.02, 0.05, 2.0
 """The smallest differences that count, of shares of right answers, of pass@k for a k above 1, and of lengths.
 
-They were stated after the runs of the seeds 0 to 4, and before those of `FRESH`.
+They were stated after the runs of the seeds 0 to 4, and before those of the fresh seeds (studies/tuning.py).
 """
 
 
@@ -48,7 +46,9 @@ class Arm:
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """A mean over seeds, with Student's 95 % interval. `least` is the smallest difference that counts.
+    """A mean over seeds, with Student's interval at `level`. `least` is the smallest difference that counts.
+
+    `bases` are the first models of the seeds, where they have several.
 
     >>> str(Estimate((1.0, 2.0, 3.0)))
     '2 (-0.484 to 4.48)'
@@ -56,6 +56,8 @@ class Estimate:
 
     values: tuple[float, ...]
     least: float = 0.0
+    level: float = LEVEL
+    bases: tuple[int, ...] = ()
 
     @property
     def mean(self) -> float:
@@ -63,7 +65,7 @@ class Estimate:
 
     @property
     def interval(self) -> tuple[float, float]:
-        return mean_interval(self.values)
+        return mean_interval(self.values, self.level)
 
     @property
     def excludes_zero(self) -> bool:
@@ -72,8 +74,13 @@ class Estimate:
 
     @property
     def p(self) -> float:
-        """The two-sided p of a mean of 0."""
-        return mean_p(self.values)
+        """The two-sided p of a mean of 0. A level above 95 % makes it larger, so that 0.05 is its bound."""
+        return corrected_p(mean_p(self.values), self.level)
+
+    @property
+    def word(self) -> Verdict:
+        """The verdict on a mean above 0."""
+        return verdict(self.values, self.least, self.level, self.bases)
 
     def result(self, above: str, below: str) -> str:
         """The word for an interval above 0 or below, if the mean counts; *absent* or *undecided* otherwise.
@@ -85,8 +92,7 @@ class Estimate:
         """
         if (estimates := _JUDGED.get()) is not None:
             estimates.append(self)
-        word = verdict(self.values, self.least)
-        return f"*{above if word == 'shown' else below if word == 'opposite' else word}*"
+        return f"*{above if self.word == 'shown' else below if self.word == 'opposite' else self.word}*"
 
     @property
     def verdict(self) -> str:
@@ -124,7 +130,7 @@ class Estimate:
     def minus(self, other: "Estimate", least: float = 0.0) -> "Estimate":
         """The difference within each seed. `least` is the smallest one that counts, by default this one's."""
         values = tuple(a - b for a, b in zip(self.values, other.values, strict=True))
-        return Estimate(values, least or self.least)
+        return replace(self, values=values, least=least or self.least)
 
 
 _JUDGED: ContextVar[list[Estimate] | None] = ContextVar("judged estimates", default=None)
@@ -143,26 +149,39 @@ def judged_estimates() -> Iterator[list[Estimate]]:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """The stored results of a study's arms, for the seeds with which every arm has run."""
+    """The stored results of a study's arms, for the seeds with which every arm has run.
+
+    `level` is that of the intervals. Seeds start from `first_models` models in turn.
+    """
 
     arms: Mapping[str, Arm]
     results: Results
     planned_seeds: Sequence[int] = SEEDS
+    level: float = LEVEL
+    first_models: int = 1
 
     @property
     def seeds(self) -> tuple[int, ...]:
         """The seeds with which every arm has run."""
-        return tuple(
-            seed for seed in self.planned_seeds if all(arm.trial(seed) in self.results for arm in self.arms.values())
-        )
+        arms = self.arms.values()
+        return tuple(seed for seed in self.planned_seeds if all(self.trial(arm, seed) in self.results for arm in arms))
+
+    def trial(self, arm: Arm, seed: int) -> StudyRun:
+        """An arm's run with a seed, from the seed's first model."""
+        return replace(arm.trial(seed), base=seed % self.first_models)
 
     def runs(self, arm: str) -> list[StudyRunResult]:
         """The results of an arm, in the order of `seeds`."""
-        return [self.results[self.arms[arm].trial(seed)] for seed in self.seeds]
+        return [self.results[self.trial(self.arms[arm], seed)] for seed in self.seeds]
+
+    def estimate(self, values: Iterable[float]) -> Estimate:
+        """The estimate by one value of each of `seeds`."""
+        bases = tuple(seed % self.first_models for seed in self.seeds) if self.first_models > 1 else ()
+        return Estimate(tuple(values), level=self.level, bases=bases)
 
     def mean(self, arm: str, metric: str, first: int, last: int) -> Estimate:
         """The mean of a metric over the iterations from `first` to `last`, both included."""
-        return Estimate(tuple(average(points(run, metric, first, last).values()) for run in self.runs(arm)))
+        return self.estimate(average(points(run, metric, first, last).values()) for run in self.runs(arm))
 
     def series(self, arm: str, metric: str) -> list[tuple[int, Estimate]]:
         """The metric at each iteration at which all seeds have it."""

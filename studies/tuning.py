@@ -1,17 +1,27 @@
 """Arms at their best learning rates: each chooses on tuning seeds, and they are compared again on fresh ones.
 
 A comparison of methods at one shared rate says which method that rate suits. So each arm has a grid of 1/3, 1, 3 and 10
-times its rate on two tuning seeds, and the best of each is compared on `FRESH`. Ties go to the smaller rate, and a
-collapse counts. `TUNED` lists the parts of studies that compare methods, with the metric that chooses.
+times its rate on two tuning seeds, with further rates where the best is at an edge, and the best of each is compared on
+fresh seeds. Ties go to the smaller rate, and a collapse counts. `TUNED` lists the parts of studies that compare
+methods, with the metric that chooses.
+
+Fresh seeds start from three first models in turn: the packaged one, and two that are trained as it with other seeds.
+They run in looks of 5, 10 and 20 seeds, until a look decides each stated comparison of the study (studies/effects.py);
+what is open after the last one is *undecided*. Intervals have Pocock's level for three looks.
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from groupwise.certificates.effect_plans import TUNING_SEEDS, WHOLE, best, merged, path_of
+from groupwise.certificates.effect_plans import FIRST_SEED, TUNING_SEEDS, WHOLE, best, extended, merged, path_of
 from groupwise.certificates.studies import StudyRun
-from studies.study import FRESH, Arm, Measured, Results, Study, average, points, table
+from groupwise.evaluation.seed_verdicts import LOOK_LEVEL
+from studies.effects import EFFECTS
+from studies.study import Arm, Measured, Results, Study, average, points, table
+
+FRESH = range(FIRST_SEED, FIRST_SEED + WHOLE.looks[-1])
+"""The seeds on which arms are compared that chose their learning rates on others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +39,8 @@ TUNED: Mapping[str, Mapping[str, Choice]] = {
     "useful_length": {"searches": Choice("eval/accuracy", 1)},
     "difficulty": {"levels": Choice("eval/accuracy", 1)},
     "clip_higher": {"bounds": Choice("eval/accuracy", 1)},
-    "engine_logprobs": {"rounded": Choice("outcome/correct", 10)},
+    "engine_logprobs": {part: Choice("outcome/correct", 10) for part in ("engines", "rounded")},
+    "dense_twin": {"both": Choice("outcome/correct", 5)},
 }
 """The tuned parts, by study. The order is that in which they run."""
 
@@ -39,10 +50,14 @@ def at_rate(arm: Arm, rate: float) -> Arm:
     return replace(arm, settings=merged(arm.settings, (f"optimizer.lr = {rate:.3g}",)))
 
 
-def grid_of(arm: Arm) -> list[Arm]:
-    """The arm at each rate of the grid, from the smallest."""
+def grid_of(arm: Arm, choice: Choice, results: Results) -> list[Arm]:
+    """The arm at each rate of the grid from the smallest, and at those beyond an edge that is the best."""
     rate = arm.trial(0).recipe().optimizer.lr
-    return [at_rate(arm, rate * factor) for factor in WHOLE.factors]
+
+    def best_of(factors: tuple[float, ...]) -> float | None:
+        return best(factors, scores_of([at_rate(arm, rate * factor) for factor in factors], choice, results))
+
+    return [at_rate(arm, rate * factor) for factor in extended(WHOLE.factors, best_of)]
 
 
 def scores_of(arms: list[Arm], choice: Choice, results: Results) -> list[float]:
@@ -59,31 +74,73 @@ def _score(runs: list, choice: Choice) -> float:
 
 def chosen(arm: Arm, choice: Choice, results: Results) -> Arm | None:
     """The arm at its best rate; None before its grid has run."""
-    arms = grid_of(arm)
+    arms = grid_of(arm, choice, results)
     return best(arms, scores_of(arms, choice, results))
 
 
 def tuned_runs(study: Study, results: Results) -> dict[StudyRun, set[str]]:
-    """The runs of a study's tuned parts, with their metrics: grids, then fresh seeds at the best rates."""
+    """The runs of a study's tuned parts, with their metrics: grids, then fresh seeds at the best rates until a look."""
     runs: dict[StudyRun, set[str]] = {}
+    seeds = seeds_of(study, results)
     for part, choice in TUNED.get(study.name, {}).items():
-        arms = study.parts[part].values()
-        taken = [chosen(arm, choice, results) for arm in arms]
-        grid = [tried.trial(seed) for arm in arms for tried in grid_of(arm) for seed in TUNING_SEEDS]
-        fresh = [arm.trial(seed) for seed in FRESH for arm in taken if arm is not None]
-        runs |= {run: {*study.metrics, choice.metric} for run in [*grid, *fresh]}
+        grid = [tried for arm in study.parts[part].values() for tried in grid_of(arm, choice, results)]
+        metrics = {*study.metrics, choice.metric}
+        runs |= {tried.trial(seed): metrics for tried in grid for seed in TUNING_SEEDS}
+        compared = fresh(study, part, results, seeds)
+        if compared is not None:
+            runs |= {compared.trial(arm, seed): metrics for seed in seeds for arm in compared.arms.values()}
     return runs
 
 
-def at_best_rates(study: Study, results: Results) -> dict[str, Measured]:
-    """The results of the tuned parts at the best rates, on fresh seeds, where every arm has run."""
-    found = {}
+def possible_runs(study: Study, results: Results) -> Iterator[StudyRun]:
+    """The fresh runs of a study's tuned parts at every rate of the grids, also at those that are not the best now."""
     for part, choice in TUNED.get(study.name, {}).items():
-        taken = {key: chosen(arm, choice, results) for key, arm in study.parts[part].items()}
-        arms = {key: arm for key, arm in taken.items() if arm is not None}
-        if len(arms) == len(taken) and (measured := Measured(arms, results, FRESH)).seeds:
-            found[part] = measured
+        every = Measured({}, results, FRESH, LOOK_LEVEL, first_models(study))
+        grid = [tried for arm in study.parts[part].values() for tried in grid_of(arm, choice, results)]
+        yield from (every.trial(arm, seed) for arm in grid for seed in FRESH)
+
+
+def first_models(study: Study) -> int:
+    """How many models the fresh seeds of a study start from. One that makes a model for each seed has it for all."""
+    return 1 if study.bases else WHOLE.bases
+
+
+def fresh(study: Study, part: str, results: Results, seeds: Sequence[int]) -> Measured | None:
+    """The arms of a tuned part at their best rates, on fresh seeds; None before each has chosen."""
+    choice = TUNED[study.name][part]
+    taken = {key: chosen(arm, choice, results) for key, arm in study.parts[part].items()}
+    arms = {key: arm for key, arm in taken.items() if arm is not None}
+    return Measured(arms, results, seeds, LOOK_LEVEL, first_models(study)) if len(arms) == len(taken) else None
+
+
+def at_best_rates(study: Study, results: Results) -> dict[str, Measured]:
+    """The results of the tuned parts at the best rates, at the first look that decides or the last complete one."""
+    found: dict[str, Measured] = {}
+    for look in WHOLE.looks if study.name in TUNED else ():
+        parts = {part: fresh(study, part, results, FRESH[:look]) for part in TUNED[study.name]}
+        complete = {key: part for key, part in parts.items() if part is not None and len(part.seeds) == look}
+        if len(complete) < len(parts):
+            break
+        found = complete
+        if is_decided(study, results, found):
+            break
     return found
+
+
+def is_decided(study: Study, results: Results, tuned: Mapping[str, Measured]) -> bool:
+    """Whether each stated comparison of a study has a verdict, with the tuned parts in place of the shared rates."""
+    measured = study.measured(results) | tuned
+    effects = [effect for effect in EFFECTS if effect.study.name == study.name]
+    return not any("undecided" in effect.verdicts(measured, {}) for effect in effects)
+
+
+def seeds_of(study: Study, results: Results) -> Sequence[int]:
+    """The fresh seeds of a study until its next look, or until that which decided."""
+    found = at_best_rates(study, results)
+    run = max((len(part.seeds) for part in found.values()), default=0)
+    if run and (run == len(FRESH) or is_decided(study, results, found)):
+        return FRESH[:run]
+    return FRESH[: next(look for look in WHOLE.looks if look > run)]
 
 
 def tuned_blocks(study: Study, results: Results, exact: dict) -> dict[str, str]:
@@ -99,16 +156,16 @@ def tuned_blocks(study: Study, results: Results, exact: dict) -> dict[str, str]:
 
 def grid_table(study: Study, part: str, choice: Choice, results: Results) -> str:
     """The scores of each arm at each rate, the chosen one bold; empty before any has run."""
-    rows = []
+    rows = list[tuple[str, str]]()
     for key, arm in study.parts[part].items():
-        arms = grid_of(arm)
+        arms = grid_of(arm, choice, results)
         scores = scores_of(arms, choice, results)
         taken = best(arms, scores)
         cells = [_cell(tried, x, taken) for tried, x in zip(arms, scores, strict=True)]
-        rows.append((key, *cells))
-    if not any(cell for row in rows for cell in row[1:]):
+        rows.append((key, "; ".join(filter(None, cells))))
+    if not any(cells for _, cells in rows):
         return ""
-    return table(("arm", *(f"rate x {factor:.3g}" for factor in WHOLE.factors)), rows)
+    return table(("arm", "learning rate: mean over the tuning seeds"), rows)
 
 
 def _cell(arm: Arm, score: float, taken: Arm | None) -> str:
@@ -122,6 +179,6 @@ def _cell(arm: Arm, score: float, taken: Arm | None) -> str:
 def _not_run(study: Study, part: str) -> str:
     """The text of a tuned part whose fresh seeds have not run."""
     arms = len(study.parts[part])
-    grid, fresh = arms * len(WHOLE.factors) * len(TUNING_SEEDS), arms * len(FRESH)
-    runs = f"{grid} runs of grids and {fresh} at the best rates"
+    grid, first, last = (arms * n for n in (len(WHOLE.factors) * len(TUNING_SEEDS), WHOLE.looks[0], WHOLE.looks[-1]))
+    runs = f"{grid} runs of grids and {first} to {last} at the best rates"
     return f"*Not compared yet.* `python -m studies {study.name}` makes {runs}."

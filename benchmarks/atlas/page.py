@@ -9,7 +9,7 @@ from benchmarks.atlas.studies import ABLATIONS, Study, studies
 
 from groupwise import methods
 from groupwise.certificates.effect_comparisons import EffectComparison, compare
-from groupwise.certificates.effect_plans import Results, Side, path_of, sides_of, tuning_metric
+from groupwise.certificates.effect_plans import Results, Side, path_of, sides_of
 from groupwise.certificates.studies import SIZES
 from groupwise.evaluation.seed_verdicts import benjamini_hochberg, holm
 from groupwise.methods import ExpectedEffect, published, reference_of
@@ -27,7 +27,8 @@ These are small models and short runs. *Absent* means absent at this scale; it d
 
 - **Tuned on both sides.** Method and parent each choose a learning rate from the parent's times 1/3, 1, 3 and 10, and
   their own bounds where their papers tune them, by held-out accuracy on the seeds 90 and 91. Ties go to the smaller
-  rate, and a collapse counts ([the grids](#grids)). Methods beyond the first fifteen have two rates, 1 and 3.
+  rate, and a collapse counts ([the grids](#grids)). Methods beyond the first fifteen have two rates, 1 and 3. A grid
+  whose best rate is at an edge grows by a rate a factor of 3 beyond it, up to twice.
 - **Fresh seeds.** Both are compared with the same seeds from 100 on, which no choice has seen. The *difference* is the
   method minus its parent, within a seed.
 - **Looks.** After 5, 10 and 20 seeds, and no further than the first that decides. Each decides at p < 0.0221, Pocock's
@@ -173,12 +174,11 @@ def grids(stated: Iterable[Study], results: Results) -> str:
     """The scores of each side on the tuning seeds, those of a side that several effects share once."""
     rows: dict[Side, tuple[str, ...]] = {}
     for study in stated:
-        metric = tuning_metric(study.effect)
         for side in sides_of(study.method, study.effect):
-            scores, chosen = side.scores(metric, results), side.chosen(metric, results)
-            cells = [score_cell(line, x, chosen) for line, x in zip(side.choices, scores, strict=True) if x == x]
-            if cells:
-                rows.setdefault(side, (link(side.method), side.task, f"`{metric}`", "; ".join(cells)))
+            choices, chosen = side.choices(results), side.chosen(results)
+            scored = zip(choices, side.scores(choices, results), strict=True)
+            if cells := [score_cell(line, x, chosen) for line, x in scored if x == x]:
+                rows.setdefault(side, (link(side.method), side.task, f"`{side.metric}`", "; ".join(cells)))
     if not rows:
         return "None has run yet.\n"
     head = ("side", "task", "chosen by", "learning rate, further constants: mean over the tuning seeds")

@@ -154,8 +154,16 @@ def studies(names: Iterable[str] = ()) -> list[Study]:
 
 def unread_trials(results: Results) -> list[StudyRun]:
     """The stored runs that no study reads: its settings have changed since, or it is gone."""
-    read = {run for study in studies() for run in [*grid_of(study), *compared_runs(study, results, max(LOOKS))]}
+    read = {run for study in studies() for run in [*grid_of(study, results), *fresh_runs(study, results)]}
     return [trial for trial in results if trial not in read]
+
+
+def fresh_runs(study: Study, results: Results) -> Iterator[StudyRun]:
+    """The runs of both sides on fresh seeds at every choice of their grids, also at those that are not the best now."""
+    bases = plan_of(study.effect).bases
+    for side in sides_of(study.method, study.effect):
+        for settings in side.choices(results):
+            yield from (side.run(seed, settings, seed % bases) for seed in range(FIRST_SEED, FIRST_SEED + max(LOOKS)))
 
 
 def needed_trials(chosen: Iterable[Study], results: Results, first_seed: int = FIRST_SEED) -> dict[StudyRun, set[str]]:
@@ -168,15 +176,16 @@ def needed_trials(chosen: Iterable[Study], results: Results, first_seed: int = F
     for study in chosen:
         effect = study.effect
         metrics = {effect.metric, effect.kept, effect.acted, tuning_metric(effect)} - {""}
-        for run in [*grid_of(study), *compared_runs(study, results, seeds_due(study, results, first_seed), first_seed)]:
+        fresh = compared_runs(study, results, seeds_due(study, results, first_seed), first_seed)
+        for run in [*grid_of(study, results), *fresh]:
             needed.setdefault(run, set()).update(metrics)
     return needed
 
 
-def grid_of(study: Study) -> list[StudyRun]:
-    """The runs on the tuning seeds, the parent's first."""
+def grid_of(study: Study, results: Results) -> list[StudyRun]:
+    """The runs on the tuning seeds as far as the results say, the parent's first."""
     own, parent = sides_of(study.method, study.effect)
-    return [*parent.tuning_runs(), *own.tuning_runs()]
+    return [*parent.tuning_runs(results), *own.tuning_runs(results)]
 
 
 def compared_runs(study: Study, results: Results, seeds: int, first_seed: int = FIRST_SEED) -> Iterator[StudyRun]:

@@ -61,8 +61,11 @@ def ended(trial: StudyRun, **values: float) -> StudyRunResult:
 
 
 def tuned(study: Study = STUDY, skill: Callable[[StudyRun], float] = lambda run: 0.5) -> dict[StudyRun, StudyRunResult]:
-    """The results of both grids."""
-    return {run: ended(run, skill=skill(run)) for run in grid_of(study)}
+    """The results of both grids, also beyond their edges."""
+    found: dict[StudyRun, StudyRunResult] = {}
+    while missing := [run for run in grid_of(study, found) if run not in found]:
+        found |= {run: ended(run, skill=skill(run)) for run in missing}
+    return found
 
 
 def results_of(differences: list[float], study: Study = STUDY) -> dict[StudyRun, StudyRunResult]:
@@ -95,37 +98,58 @@ def test_every_stored_run_belongs_to_a_study() -> None:
 def test_each_side_has_a_grid_around_its_parents_rate_and_its_own_bounds() -> None:
     own, parent = sides_of("gspo", EFFECT)
     rate = StudyRun("grpo", "calculator", 0).recipe().optimizer.lr
-    assert sorted({rate_of(x) for x in parent.choices}) == pytest.approx(
+    assert sorted({rate_of(x) for x in parent.choices({})}) == pytest.approx(
         [rate / 3, rate, 3 * rate, 10 * rate], rel=1e-2
     )
-    assert len(parent.choices) == 4 and len(own.choices) == 4 * len(reference_of(gspo).tuned_settings) == 12
-    assert [rate_of(x) for x in own.choices] == sorted(rate_of(x) for x in own.choices)
-    assert {run.seed for run in grid_of(STUDY)} == {90, 91} and not {90, 91} & set(range(FIRST_SEED, FIRST_SEED + 20))
-    assert all(trial.recipe().evaluate.problems == 512 for trial in grid_of(STUDY))
+    assert len(parent.choices({})) == 4 and len(own.choices({})) == 4 * len(reference_of(gspo).tuned_settings) == 12
+    assert [rate_of(x) for x in own.choices({})] == sorted(rate_of(x) for x in own.choices({}))
+    assert {run.seed for run in grid_of(STUDY, {})} == {90, 91} and not {90, 91} & set(
+        range(FIRST_SEED, FIRST_SEED + 20)
+    )
+    assert all(trial.recipe().evaluate.problems == 512 for trial in grid_of(STUDY, {}))
     fixed = replace(EFFECT, settings=("method.objective.surrogate.low = 2e-3",))
-    assert len(sides_of("gspo", fixed)[0].choices) == 4  # a bound that the effect sets is not tuned
-    assert len(sides_of("luspo", replace(EFFECT, plan="short"))[0].choices) == 2
+    assert len(sides_of("gspo", fixed)[0].choices({})) == 4  # a bound that the effect sets is not tuned
+    assert len(sides_of("luspo", replace(EFFECT, plan="short"))[0].choices({})) == 2
 
 
 def test_the_largest_score_is_chosen_ties_go_to_the_smaller_rate_and_a_collapse_counts() -> None:
     own, _ = sides_of("gspo", EFFECT)
-    rates = sorted({rate_of(x) for x in own.choices})
+    rates = sorted({rate_of(x) for x in own.choices({})})
 
     def chosen(scores: dict[float, float], collapsed: float = 0.0) -> float:
         found = tuned(skill=lambda run: scores.get(rate_of(run.settings), 0.1))
-        for run in own.tuning_runs():
+        for run in own.tuning_runs({}):
             if rate_of(run.settings) == collapsed and run.seed == 91:
                 found[run] = replace(found[run], metrics={}, tokens=())
-        settings = own.chosen(SKILL, found)
+        settings = own.chosen(found)
         assert settings is not None
         return rate_of(settings)
 
     assert chosen({rates[2]: 0.9}) == rates[2]
-    assert chosen({rates[1]: 0.9, rates[2]: 0.9}) == rates[1] and chosen({}) == rates[0]
-    assert chosen({rates[3]: 0.9, rates[0]: 0.2}, collapsed=rates[3]) == rates[0]
+    assert chosen({rates[1]: 0.9, rates[2]: 0.9}) == rates[1]
+    assert chosen({rates[3]: 0.9, rates[1]: 0.2}, collapsed=rates[3]) == rates[1]
     some = tuned()
-    some.pop(own.tuning_runs()[-1])
-    assert own.chosen(SKILL, some) is None and pair_of("gspo", EFFECT, FIRST_SEED, some) is None
+    some.pop(own.tuning_runs({})[-1])
+    assert own.chosen(some) is None and pair_of("gspo", EFFECT, FIRST_SEED, some) is None
+
+
+def test_a_grid_whose_best_rate_is_at_an_edge_is_extended_there() -> None:
+    """By a factor of 3 at a time, until the best has a neighbour on each side, and at most twice."""
+    _, parent = sides_of("gspo", EFFECT)
+
+    def factors(best: float) -> list[float]:
+        found = tuned(skill=lambda run: -abs(math.log(rate_of(run.settings) / parent.rate / best)))
+        assert rate_of(parent.chosen(found) or ()) == pytest.approx(parent.rate * max(min(best, 90), 1 / 27), rel=0.01)
+        return [rate_of(x) / parent.rate for x in parent.choices(found)]
+
+    grid = [1 / 3, 1, 3, 10]
+    assert factors(1) == factors(3) == pytest.approx(grid, rel=0.01)
+    assert factors(1 / 3) == pytest.approx([1 / 9, *grid], rel=0.01)
+    assert factors(1 / 9) == factors(1e-4) == pytest.approx([1 / 27, 1 / 9, *grid], rel=0.01)
+    assert factors(10) == pytest.approx([*grid, 30], rel=0.01) and factors(1e4) == pytest.approx([*grid, 30, 90], 0.01)
+    some = tuned(skill=lambda run: -rate_of(run.settings))
+    some = {run: x for run, x in some.items() if rate_of(run.settings) > 0.9 * parent.rate / 3}
+    assert parent.chosen(some) is None, "the further rate has not run"
 
 
 def test_rates_are_chosen_by_accuracy_or_by_what_the_method_keeps() -> None:
@@ -136,7 +160,7 @@ def test_rates_are_chosen_by_accuracy_or_by_what_the_method_keeps() -> None:
 
 def test_a_method_without_a_ratio_takes_one_step_and_its_comparison_too() -> None:
     own, parent = sides_of("grpo", replace(EFFECT, parent="reinforce"))
-    steps = [{side.run(90, x).recipe().method.minibatches for x in side.choices} for side in (own, parent)]
+    steps = [{side.run(90, x).recipe().method.minibatches for x in side.choices({})} for side in (own, parent)]
     assert steps == [{2}, {1}]
 
 
@@ -168,7 +192,7 @@ def test_at_equal_tokens_the_longer_run_is_read_at_the_others_total_between_eval
     assert long.at_tokens("eval/x", 80) == 0.8 and math.isnan(long.at_tokens("reward", 50))
     for metric, every in (("eval/accuracy", 2), ("entropy", 0)):
         sides = sides_of("gspo", replace(effect, metric=metric))
-        assert {side.run(90, x).recipe().evaluate.every for side in sides for x in side.choices} == {every}
+        assert {side.run(90, x).recipe().evaluate.every for side in sides for x in side.choices({})} == {every}
 
 
 def test_a_run_that_collapsed_has_no_accuracy_left() -> None:
@@ -508,7 +532,7 @@ def test_every_method_has_a_row_or_a_reason() -> None:
 
 @pytest.mark.parametrize("study", studies(), ids=lambda study: study.method)
 def test_both_recipes_of_an_effect_are_valid(study: Study) -> None:
-    own, parent = (side.run(90, side.choices[0]).recipe() for side in sides_of(study.method, study.effect))
+    own, parent = (side.run(90, side.choices({})[0]).recipe() for side in sides_of(study.method, study.effect))
     assert own != parent and own.task == parent.task
     assert own.prompts == parent.prompts or study.effect.runs_matched_by == "tokens", (
         "equal steps have equally many prompts"
@@ -518,9 +542,9 @@ def test_both_recipes_of_an_effect_are_valid(study: Study) -> None:
 def test_a_parents_runs_are_shared() -> None:
     chosen = [STUDY, Study("dapo", replace(EFFECT, metric="reward"))]
     needed = needed_trials(chosen, {})
-    assert len(needed) == len(grid_of(STUDY)) + len(sides_of("dapo", EFFECT)[0].tuning_runs())
+    assert len(needed) == len(grid_of(STUDY, {})) + len(sides_of("dapo", EFFECT)[0].tuning_runs({}))
     parent = sides_of("gspo", EFFECT)[1]
-    assert needed[parent.tuning_runs()[0]] == {"entropy", "reward", SKILL}
+    assert needed[parent.tuning_runs({})[0]] == {"entropy", "reward", SKILL}
     first = [study.method for study in command.in_order(())][: len(FIRST_METHODS)]
     assert set(first) <= set(FIRST_METHODS) and list(LOOKS) == [5, 10, 20]
     whole = {study.method for study in studies() if study.effect.plan == "whole"}
@@ -531,7 +555,9 @@ def test_only_fresh_results_are_in_a_certificate(tmp_path: Path) -> None:
     effect = reference_of(gspo).expected_effect
     assert effect is not None
     study = Study("gspo", effect)
-    fresh = {run: result(run, {name: {4: 0.5} for name in (effect.metric, effect.acted)}) for run in grid_of(study)}
+    fresh: dict[StudyRun, StudyRunResult] = {}
+    while missing := [run for run in grid_of(study, fresh) if run not in fresh]:
+        fresh |= {run: result(run, {name: {4: 0.5} for name in (effect.metric, effect.acted)}) for run in missing}
     for seed in range(FIRST_SEED, FIRST_SEED + 5):
         for run, x in zip(pair_of("gspo", effect, seed, fresh) or (), (0.8 + seed / 1e4, 0.5), strict=True):
             fresh[run] = result(run, {effect.metric: {4: x}, effect.acted: {4: 0.5}})

@@ -61,6 +61,14 @@ def test_the_four_words(differences: list[float], word: str) -> None:
     assert verdict([-x for x in differences], 0.1) == mirrored.get(word, word)
 
 
+def test_a_verdict_needs_each_first_model_on_its_side() -> None:
+    differences = [0.9, 0.8, 0.9, 0.8, 0.9, -0.1]
+    for values, word in ((differences, "shown"), ([-x for x in differences], "opposite")):
+        assert verdict(values, 0.1) == verdict(values, 0.1, bases=[0, 0, 0, 1, 1, 1]) == word
+        assert verdict(values, 0.1, bases=[0, 0, 1, 1, 1, 2]) == "undecided"
+    assert verdict([0.01, -0.01, 0.0], 0.1, bases=[0, 1, 2]) == "absent"
+
+
 def test_what_is_kept_may_fall_by_less_than_the_margin() -> None:
     assert [not_worse(x, 0.1) for x in ([-0.05, -0.04, -0.06], [-0.3, -0.31, -0.29], [0.1, -0.3, 0.2])] == [
         "shown", "opposite", "undecided"]  # fmt: skip

@@ -19,14 +19,13 @@ from studies.running import HOME
 from studies.stable_rates import mean_spread
 from studies.study import Measured
 
-from groupwise.certificates.effect_comparisons import LEVEL
 from groupwise.certificates.effect_plans import FIRST_SEED, TUNING_SEEDS
 from groupwise.certificates.studies import StudyRun, StudyRunResult, read_results
 from groupwise.config.recipe_toml import write
 from groupwise.data import GenerationRequest, pack, rollout_of
 from groupwise.engines import NativeEngine
 from groupwise.evaluation.interval import t_quantile
-from groupwise.evaluation.seed_verdicts import LOOKS
+from groupwise.evaluation.seed_verdicts import LOOK_LEVEL, LOOKS
 from groupwise.models import find_model, read_model, read_tokenizer
 from studies import claims, dense_twin, mixtures, pages
 from tests.studies.test_studies import result
@@ -56,24 +55,24 @@ def test_recipes_resolve_and_the_sides_differ_as_the_claim_says(name: str) -> No
     else:
         assert one.engine == other.engine and one.method.old_logprobs == other.method.old_logprobs == "engine"
     assert all((HOME / path).is_file() for path in claim.use)
-    assert list(claim.rates) == sorted(claim.rates, key=float)
+    assert list(claim.rates) == sorted(claim.rates)
 
 
 def test_each_side_takes_its_best_rate_and_the_smaller_one_in_a_tie() -> None:
-    values = {"3e-5": 0.2, "1e-4": 0.5, "3e-4": 0.5, "1e-3": 0.1}
+    values = {3e-5: 0.2, 1e-4: 0.5, 3e-4: 0.5, 1e-3: 0.1}
     trials = {
         CLAIM.trial(side, rate, seed): x for side in (0, 1) for rate, x in values.items() for seed in TUNING_SEEDS
     }
     results = {trial: result_of(trial, x) for trial, x in trials.items()}
-    assert CLAIM.best_rate(0, results) == "1e-4"
-    results[CLAIM.trial(1, "3e-4", TUNING_SEEDS[1])] = result_of(CLAIM.trial(1, "3e-4", TUNING_SEEDS[1]), 0.6)
-    assert CLAIM.best_rate(1, results) == "3e-4"
-    collapsed = CLAIM.trial(1, "3e-4", TUNING_SEEDS[0])
+    assert CLAIM.best_rate(0, results) == 1e-4
+    results[CLAIM.trial(1, 3e-4, TUNING_SEEDS[1])] = result_of(CLAIM.trial(1, 3e-4, TUNING_SEEDS[1]), 0.6)
+    assert CLAIM.best_rate(1, results) == 3e-4
+    collapsed = CLAIM.trial(1, 3e-4, TUNING_SEEDS[0])
     results[collapsed] = replace(results[collapsed], metrics={}, tokens=())
-    assert CLAIM.best_rate(1, results) == "1e-4"  # a run without the metric counts as 0
-    del results[CLAIM.trial(0, "1e-3", TUNING_SEEDS[0])]
+    assert CLAIM.best_rate(1, results) == 1e-4  # a run without the metric counts as 0
+    del results[CLAIM.trial(0, 1e-3, TUNING_SEEDS[0])]
     assert CLAIM.best_rate(0, results) is None
-    assert CLAIM.next_runs(results) == [CLAIM.trial(0, "1e-3", TUNING_SEEDS[0])]
+    assert CLAIM.next_runs(results) == [CLAIM.trial(0, 1e-3, TUNING_SEEDS[0])]
 
 
 def test_a_look_decides_at_its_own_bound_and_the_last_one_ends_the_claim() -> None:
@@ -84,11 +83,22 @@ def test_a_look_decides_at_its_own_bound_and_the_last_one_ends_the_claim() -> No
     five = [0.01, 0.09, 0.04, 0.02, 0.08]
     mean, deviation = math.fsum(five) / 5, (sum((x - 0.048) ** 2 for x in five) / 4) ** 0.5
     t = mean / deviation * 5**0.5
-    assert 2.776 < t < t_quantile(4, LEVEL) and decided(five, 0.03) == ""
+    assert 2.776 < t < t_quantile(4, LOOK_LEVEL) and decided(five, 0.03) == ""
     assert decided([*five, *five], 0.03) == "shown"
     assert decided([0.1, -0.1] * (LOOKS[-1] // 2), 0.03) == "undecided"
     small = [0.029, 0.028, 0.0295, 0.0285, 0.032]  # above 0, and too small to count; the interval reaches above 0.03
     assert decided(small, 0.03) == "" and decided(small, 0.025) == "shown"
+
+
+def test_fresh_seeds_start_from_three_first_models_in_turn() -> None:
+    seeds = range(FIRST_SEED, FIRST_SEED + 6)
+    assert [CLAIM.trial(0, 1e-4, seed).base for seed in seeds] == [1, 2, 0, 1, 2, 0]
+    assert {CLAIM.trial(0, 1e-4, seed).base for seed in TUNING_SEEDS} == {0}
+    own = claims.CLAIMS["admission"]
+    assert own.bases and {own.trial(0, 1e-4, seed).base for seed in seeds} == {0}
+    bases = [seed % 3 for seed in range(FIRST_SEED, FIRST_SEED + 20)]
+    by_base = [-0.1 if base == 2 else 0.9 for base in bases]
+    assert decided(by_base, 0.03) == "shown" and decided(by_base, 0.03, first_models=3) == "undecided"
 
 
 def test_runs_are_made_look_by_look_until_one_decides(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:

@@ -21,8 +21,8 @@ from studies.dynamic_sampling import ARMS, accuracies
 from studies.figures import THEME, need_matplotlib
 from studies.pages import RESULTS, csv_text, filled, read_exact, total_cost, written
 from studies.stable_rates import HIGH, LOW, RIGHT, mean_spread, over_rates, rung
-from studies.study import FRESH, SEEDS, Arm, Estimate, Measured, judged_estimates
-from studies.tuning import TUNED, at_best_rates, chosen, grid_of, grid_table, tuned_runs
+from studies.study import SEEDS, Arm, Estimate, Measured, Study, judged_estimates
+from studies.tuning import FRESH, TUNED, at_best_rates, chosen, grid_of, grid_table, tuned_runs
 from tools.missing_runs import FILE, missing_runs
 
 from groupwise.certificates.studies import StudyRun, StudyRunResult, read_results, write_results
@@ -38,7 +38,19 @@ from groupwise.tasks import DataRows
 from groupwise.tasks.largest import is_held_out
 from groupwise.training.build_tasks import task_of, templates
 from studies import __main__ as command
-from studies import difficulty, dynamic_sampling, engine_logprobs, index, ladder, levels, mixtures, moe, push, smollm2
+from studies import (
+    dense_twin,
+    difficulty,
+    dynamic_sampling,
+    engine_logprobs,
+    index,
+    ladder,
+    levels,
+    mixtures,
+    moe,
+    push,
+    smollm2,
+)
 from studies import running as study_runs
 from tests.processes import PATIENCE
 
@@ -307,15 +319,16 @@ def test_a_comparison_of_methods_at_one_rate_is_undecided_until_each_has_its_bes
     assert shared.shared_rate and not at_best_rates(shared.study, results)
     row = next(text for text in index.index_blocks(results, exact)["effects"].splitlines() if "(ladder.md)" in text)
     assert row.split(" | ")[1].startswith("undecided; at one rate: ")
-    tuned = {effect.study.name for effect in index.EFFECTS if effect.shared_rate} - {"dense_twin"}
+    tuned = {effect.study.name for effect in index.EFFECTS if effect.shared_rate}
     assert tuned == set(TUNED) and all(TUNED[name].keys() <= study_runs.find_study(name).parts.keys() for name in TUNED)
     best = dict(results)
-    for run in tuned_runs(shared.study, best):
-        best[run] = ended(run, 0.5 if run.method == "dapo" else 0.4)
-    for run in tuned_runs(shared.study, best):
-        best.setdefault(
-            run, ended(run, 0.7 + run.seed / 1e4 if "method.filter = mixed_outcomes" in run.settings else 0.5)
-        )
+    choose_rates(shared.study, best)
+
+    def accuracy(run: StudyRun) -> float:
+        return 0.7 + run.seed / 1e4 if "method.filter = mixed_outcomes" in run.settings else 0.5
+
+    assert {run.seed for run in with_runs(shared.study, best, accuracy)} == set(FRESH[:5])
+    assert with_runs(shared.study, best, accuracy) == []
     row = next(text for text in index.index_blocks(best, exact)["effects"].splitlines() if "(ladder.md)" in text)
     assert row.split(" | ")[1] == "shown" and row.split(" | ")[3].startswith("5, ")
 
@@ -328,34 +341,89 @@ def ended(trial: StudyRun, accuracy: float) -> StudyRunResult:
 
 def test_an_arm_chooses_its_rate_on_tuning_seeds_and_is_compared_on_fresh_ones() -> None:
     (choice,), arm = TUNED["ladder"].values(), ladder.STUDY.parts["rungs"]["naive GRPO"]
-    grid = grid_of(arm)
+    grid = grid_of(arm, choice, {})
     rates = [one.trial(0).recipe().optimizer.lr for one in grid]
     assert rates == pytest.approx([1e-4, 3e-4, 9e-4, 3e-3])
     accuracies = dict(zip(rates, (0.4, 0.6, 0.6, 0.9), strict=True))
     results = {
         one.trial(seed): ended(one.trial(seed), accuracies[rate]) for one, rate in zip(grid, rates) for seed in (90, 91)
     }
+    assert chosen(arm, choice, results) is None
+    *_, further = grid_of(arm, choice, results)
+    assert further.trial(0).recipe().optimizer.lr == pytest.approx(9e-3), "the best rate is at an edge"
+    results |= {further.trial(seed): ended(further.trial(seed), 0.2) for seed in (90, 91)}
     assert chosen(arm, choice, results) == grid[3]
     results[grid[3].trial(91)] = replace(results[grid[3].trial(91)], metrics={}, tokens=())
     assert chosen(arm, choice, results) == grid[1]  # the largest rate collapsed; of equal ones the smaller
-    assert "| naive GRPO | 0.0001: 0.400 | **0.0003: 0.600** | 0.0009: 0.600 | 0.003: collapsed |" in grid_table(
+    assert "| naive GRPO | 0.0001: 0.400; **0.0003: 0.600**; 0.0009: 0.600; 0.003: collapsed |" in grid_table(
         ladder.STUDY, "rungs", choice, results
     )
     fresh = {run.seed for run in tuned_runs(ladder.STUDY, results)} - {90, 91}
-    assert fresh == set(FRESH) and not fresh & set(SEEDS)
+    assert not fresh, "the other rungs have not chosen"
     del results[grid[0].trial(90)]
     assert chosen(arm, choice, results) is None
     assert {run.seed for run in tuned_runs(ladder.STUDY, results)} == {90, 91}
 
 
+def with_runs(study: Study, results: dict, accuracy: Callable[[StudyRun], float]) -> list[StudyRun]:
+    """Store the runs that follow, and return them."""
+    runs = [run for run in tuned_runs(study, results) if run not in results]
+    results.update({run: ended(run, accuracy(run)) for run in runs})
+    return runs
+
+
+def choose_rates(study: Study, results: dict) -> None:
+    """Store the runs of a study's grids. Each arm ends best at the rate that the arms share."""
+    shared = {arm.trial(0).recipe().optimizer.lr for part in TUNED[study.name] for arm in study.parts[part].values()}
+
+    def accuracy(run: StudyRun) -> float:
+        return 0.5 if min(abs(run.recipe().optimizer.lr / rate - 1) for rate in shared) < 0.01 else 0.4
+
+    with_runs(study, results, accuracy)
+
+
+def test_fresh_seeds_run_look_by_look_from_three_first_models_until_one_decides() -> None:
+    """The rungs end at equal accuracies but for the last one, whose gain differs between seeds at first."""
+    gains = {100: 0.3, 101: -0.3, 102: 0.3, 103: -0.3, 104: 0.1}
+
+    def accuracy(run: StudyRun) -> float:
+        is_whole = "method.filter = mixed_outcomes" in run.settings
+        return 0.5 + gains.get(run.seed, 0.3 + run.seed / 1e4) * (is_whole and run.seed in FRESH)
+
+    results = dict(read_results(HOME / RESULTS))
+    choose_rates(ladder.STUDY, results)
+    looks = [with_runs(ladder.STUDY, results, accuracy) for _ in range(4)]
+    assert [sorted({run.seed for run in look}) for look in looks] == [
+        [*range(100, 105)], [*range(105, 110)], [*range(110, 120)], []
+    ]  # fmt: skip
+    assert all(run.base == run.seed % 3 for look in looks for run in look)
+    (m,) = at_best_rates(ladder.STUDY, results).values()
+    total = ladder.after(m, "dynamic sampling").minus(ladder.after(m, "naive GRPO"))
+    assert len(m.seeds) == 20 and total.level == 1 - 0.0221 and set(total.bases) == {0, 1, 2}
+    assert replace(total, least=0.02).word == "shown"
+    values = tuple(-x if base == 1 else x for x, base in zip(total.values, total.bases, strict=True))
+    assert replace(total, values=(*[1.0] * 10, -0.1), bases=(*[0] * 10, 1)).word == "undecided", values
+
+
+def test_a_study_with_models_of_its_own_has_one_for_each_seed() -> None:
+    results = dict[StudyRun, StudyRunResult]()
+    for run in tuned_runs(dense_twin.STUDY, {}):
+        right = dict.fromkeys(range(1, 21), 0.9 if run.recipe().optimizer.lr == 1e-4 else 0.5)
+        results[run] = replace(result(run, 0.5), metrics={RIGHT: right}, tokens=(10,) * 20)
+    runs = [run for run in tuned_runs(dense_twin.STUDY, results) if run.seed in FRESH]
+    assert {run.base for run in runs} == {0} and len(runs) == 4 * 5
+
+
 def test_verdicts_of_all_pages_are_corrected_together() -> None:
     judged = index.judged_by_study(read_results(HOME / RESULTS), read_exact(HOME))
     assert judged.keys() == set(command.NAMES) and sum(map(len, judged.values())) > 80
-    kept = index.corrected({"a": [(1.0, 1.01, 0.99)], "b": [(1.0, 0.8, 0.3)] * 2 + [(0.1, -0.2, 0.1)]})
+    sets = {"a": [(1.0, 1.01, 0.99)], "b": [(1.0, 0.8, 0.3)] * 2 + [(0.1, -0.2, 0.1)]}
+    kept = index.corrected({name: list(map(Estimate, values)) for name, values in sets.items()})
     assert kept[1.0, 1.01, 0.99] == (True, True) and kept[0.1, -0.2, 0.1] == (False, False) and len(kept) == 3
     alone, nulls = (1.0, 0.9, 0.5), [(0.1, -0.2, x / 10) for x in range(5)]
-    assert index.corrected({"a": [alone]})[alone] == (True, True)
-    assert index.corrected({"a": [alone], "b": nulls})[alone] == (False, False)
+    assert index.corrected({"a": [Estimate(alone)]})[alone] == (True, True)
+    assert index.corrected({"a": [Estimate(alone)], "b": list(map(Estimate, nulls))})[alone] == (False, False)
+    assert Estimate(alone, level=1 - 0.0221).p == pytest.approx(Estimate(alone).p * 0.05 / 0.0221)
     with judged_estimates() as estimates:
         Estimate((1.0, 2.0)).result("a", "b")
     Estimate((3.0, 4.0)).result("a", "b")

@@ -11,11 +11,9 @@ from groupwise.certificates.studies import RESULTS, StudyRunResult, is_stale, re
 from groupwise.core import counted
 from groupwise.data import ACCURACY, EVAL_PAIR_ACCURACY, NO_SIGNAL
 from groupwise.evaluation.interval import mean_interval, mean_p
-from groupwise.evaluation.seed_verdicts import LOOK_P, Verdict, corrected_p, not_worse, seeds_for_power, verdict
+from groupwise.evaluation.seed_verdicts import LOOK_LEVEL, Verdict, corrected_p, not_worse, seeds_for_power, verdict
 from groupwise.methods import ExpectedEffect, PaperReference
 
-LEVEL = 1 - LOOK_P
-"""The level of every interval, since a comparison may end at each of three looks."""
 SHARES = (
     ACCURACY, EVAL_PAIR_ACCURACY, NO_SIGNAL, "eval/counts/", "eval/subscores", "subscores/", "outcome/", "groups/",
     "clip_ratio/",
@@ -58,8 +56,8 @@ class EffectComparison:
 
     @property
     def interval(self) -> tuple[float, float]:
-        """Student's interval of the mean difference over seeds, paired, at `LEVEL`."""
-        return mean_interval(self.differences, LEVEL)
+        """Student's interval of the mean difference over seeds, paired, at `LOOK_LEVEL`."""
+        return mean_interval(self.differences, LOOK_LEVEL)
 
     @property
     def room(self) -> float | None:
@@ -86,20 +84,11 @@ class EffectComparison:
         effect = self.expected_effect
         if self.obstacle:
             return "undecided"
-        claim = verdict(self.claimed, effect.min_difference, LEVEL)
-        if claim in ("shown", "opposite") and not self.bases_agree:
-            claim = "undecided"
-        kept = not_worse(self.kept_differences, effect.kept_margin, LEVEL) if self.kept_differences else "shown"
+        claim = verdict(self.claimed, effect.min_difference, LOOK_LEVEL, self.bases)
+        kept = not_worse(self.kept_differences, effect.kept_margin, LOOK_LEVEL) if self.kept_differences else "shown"
         if kept == "opposite":
             return "opposite"
         return "undecided" if claim == "shown" and kept == "undecided" else claim
-
-    @property
-    def bases_agree(self) -> bool:
-        """Whether the mean difference has one sign with every first model."""
-        bases = self.bases or (0,) * len(self.differences)
-        means = [fmean(x for x, b in zip(self.differences, bases, strict=True) if b == base) for base in set(bases)]
-        return all(x > 0 for x in means) or all(x < 0 for x in means)
 
     @property
     def p(self) -> float:
@@ -121,7 +110,7 @@ class EffectComparison:
         because = f" ({self.obstacle})" if self.obstacle else ""
         stale = "; stale: the code has changed since" if self.stale else ""
         seeds = f"{counted(len(self.differences), 'seed')}"
-        interval = f"{100 * LEVEL:.1f} % interval {low:+.3g} to {high:+.3g}"
+        interval = f"{100 * LOOK_LEVEL:.1f} % interval {low:+.3g} to {high:+.3g}"
         return f"{self.verdict}{because}: {self.mean:+.3g}, {interval} over {seeds}{stale}"
 
 

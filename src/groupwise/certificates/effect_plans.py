@@ -5,7 +5,7 @@ of a comparison has a grid around its parent's rate, and one of the bounds that 
 """
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import TypeVar
@@ -27,6 +27,8 @@ PROBLEMS = "evaluate.problems = 512"
 EVERY = "evaluate.every = 2"
 """For comparisons of a held-out metric at equal tokens, which interpolate between evaluations."""
 SKILLS = (ACCURACY, ACCURACY_GREEDY)
+FURTHER = 2
+"""How many times a grid is extended at an edge."""
 Results = Mapping[StudyRun, StudyRunResult]
 
 
@@ -52,36 +54,78 @@ def plan_of(effect: ExpectedEffect) -> Plan:
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """One side of a comparison: a method on a task, and the settings that it chooses among, by rising rate."""
+    """One side of a comparison: a method on a task, and what it chooses among.
+
+    Each rate is one of `factors` times `rate`, with each of `constants`, the groups of settings that the method's paper
+    tunes. The metric is larger where it is better.
+    """
 
     method: str
     task: str
-    choices: tuple[tuple[str, ...], ...]
+    metric: str
+    rate: float
+    factors: tuple[float, ...]
+    constants: tuple[tuple[str, ...], ...]
+    settings: tuple[str, ...]
 
     def run(self, seed: int, settings: tuple[str, ...], base: int = 0) -> StudyRun:
         return StudyRun(self.method, self.task, seed, settings, base)
 
-    def tuning_runs(self) -> list[StudyRun]:
-        """The runs of the grid."""
-        return [self.run(seed, settings) for settings in self.choices for seed in TUNING_SEEDS]
+    def choices(self, results: Results) -> tuple[tuple[str, ...], ...]:
+        """The settings by rising rate: those of the grid, and of the rates beyond an edge that is its best."""
+        return self._at(extended(self.factors, lambda factors: self._best_factor(factors, results)))
 
-    def scores(self, metric: str, results: Results) -> list[float]:
-        """The mean of a metric over the tuning seeds for each choice; NaN for one whose runs are not complete.
+    def tuning_runs(self, results: Results) -> list[StudyRun]:
+        """The runs of the grid."""
+        return [self.run(seed, settings) for settings in self.choices(results) for seed in TUNING_SEEDS]
+
+    def scores(self, choices: Iterable[tuple[str, ...]], results: Results) -> list[float]:
+        """The mean of the metric over the tuning seeds for each choice; NaN for one whose runs are not complete.
 
         A run that collapsed counts with its last value, and as -inf if it has none.
         """
-        return [self._score(settings, metric, results) for settings in self.choices]
+        return [self._score(settings, results) for settings in choices]
 
-    def _score(self, settings: tuple[str, ...], metric: str, results: Results) -> float:
+    def chosen(self, results: Results) -> tuple[str, ...] | None:
+        """The settings with the largest score, of equal ones those with the smallest rate; None before the grid ran."""
+        choices = self.choices(results)
+        return best(choices, self.scores(choices, results))
+
+    def _at(self, factors: Iterable[float]) -> tuple[tuple[str, ...], ...]:
+        rates = [f"optimizer.lr = {self.rate * factor:.3g}" for factor in factors]
+        return tuple(merged(self.settings, (rate,), group) for rate in rates for group in self.constants)
+
+    def _best_factor(self, factors: tuple[float, ...], results: Results) -> float | None:
+        choices = self._at(factors)
+        taken = best(choices, self.scores(choices, results))
+        return None if taken is None else factors[choices.index(taken) // len(self.constants)]
+
+    def _score(self, settings: tuple[str, ...], results: Results) -> float:
         runs = [results.get(self.run(seed, settings)) for seed in TUNING_SEEDS]
-        values = [math.nan if run is None else run.value(metric, len(run.tokens)) for run in runs]
+        values = [math.nan if run is None else run.value(self.metric, len(run.tokens)) for run in runs]
         if None in runs:
             return math.nan
         return math.fsum(values) / len(values) if all(map(math.isfinite, values)) else -math.inf
 
-    def chosen(self, metric: str, results: Results) -> tuple[str, ...] | None:
-        """The settings with the largest score, of equal ones those with the smallest rate; None before the grid ran."""
-        return best(self.choices, self.scores(metric, results))
+
+def extended(factors: tuple[float, ...], best_of: Callable[[tuple[float, ...]], float | None]) -> tuple[float, ...]:
+    """A grid with a further factor of 3 beyond an edge that is its best, up to `FURTHER` times at each edge.
+
+    A best rate at an edge is no best rate: a larger or a smaller one may be better. `best_of` returns the best of some
+    factors in rising order, None before their runs are complete.
+
+    >>> extended((1, 3), lambda factors: min(factors)), extended((1, 3, 9), lambda factors: 3)
+    ((0.1111111111111111, 0.3333333333333333, 1, 3), (1, 3, 9))
+    """
+    smallest, largest = factors[0] / 3**FURTHER, factors[-1] * 3**FURTHER
+    while True:
+        top = best_of(factors)
+        if top == factors[0] and top > 1.01 * smallest:
+            factors = (top / 3, *factors)
+        elif top == factors[-1] and top < 0.99 * largest:
+            factors = (*factors, 3 * top)
+        else:
+            return factors
 
 
 def best(choices: Sequence[T], scores: Sequence[float]) -> T | None:
@@ -100,25 +144,22 @@ def sides_of(method: str, effect: ExpectedEffect) -> tuple[Side, Side]:
     parent = merged(common, sizes_of(effect.parent))
     own = merged(common, sizes_of(method), effect.own_settings)
     rate = StudyRun(effect.parent, effect.task, 0, parent).recipe().optimizer.lr
-    rates = [f"optimizer.lr = {rate * factor:.3g}" for factor in plan_of(effect).factors]
-    return (
-        Side(method, effect.task, tuple(choices(method, own, rates))),
-        Side(effect.parent, effect.task, tuple(choices(effect.parent, parent, rates))),
+    what = tuning_metric(effect), rate, plan_of(effect).factors
+    own_side, parent_side = (
+        Side(name, effect.task, *what, tuned_constants(name, settings), settings)
+        for name, settings in ((method, own), (effect.parent, parent))
     )
+    return own_side, parent_side
 
 
-def choices(method: str, settings: tuple[str, ...], rates: Iterable[str]) -> Iterator[tuple[str, ...]]:
-    """The settings at each rate, with each group of the constants that the method's paper tunes.
+def tuned_constants(method: str, settings: tuple[str, ...]) -> tuple[tuple[str, ...], ...]:
+    """The groups of constants that a method's paper tunes, one empty group without any.
 
     Constants that the effect sets are not tuned.
     """
     tuned = reference_of(methods()[method]).tuned_settings
     is_set = {path_of(line) for line in settings} & {path_of(line) for group in tuned for line in group}
-    for rate in rates:
-        for group in () if is_set else tuned:
-            yield merged(settings, (rate,), group)
-        if is_set or not tuned:
-            yield merged(settings, (rate,))
+    return ((),) if is_set or not tuned else tuple(tuned)
 
 
 def evaluation_of(effect: ExpectedEffect) -> tuple[str, ...]:
@@ -163,9 +204,9 @@ def tuning_metric(effect: ExpectedEffect) -> str:
 
 def pair_of(method: str, effect: ExpectedEffect, seed: int, results: Results) -> tuple[StudyRun, StudyRun] | None:
     """The runs of both sides with a fresh seed, at their chosen settings; None before both grids ran."""
-    (_, base), metric = divmod(seed, plan_of(effect).bases), tuning_metric(effect)
+    base = seed % plan_of(effect).bases
     own, parent = sides_of(method, effect)
-    settings, others = own.chosen(metric, results), parent.chosen(metric, results)
+    settings, others = own.chosen(results), parent.chosen(results)
     if settings is None or others is None:
         return None
     return own.run(seed, settings, base), parent.run(seed, others, base)

@@ -23,26 +23,39 @@ LOOK_P = 0.0221
 With three equally distant looks all together err in 5 % of the comparisons without a difference. With `LOOKS`, which
 double, they err in 5.6 % by simulation, and in 11 % without the bound.
 """
+LOOK_LEVEL = 1 - LOOK_P
+"""The level of every interval of a comparison that may end at each of three looks."""
 POWER = 0.8
 
 
-def verdict(differences: Sequence[float], min_difference: float, level: float = LEVEL) -> Verdict:
+def verdict(
+    differences: Sequence[float], min_difference: float, level: float = LEVEL, bases: Sequence[int] = ()
+) -> Verdict:
     """The verdict on a claim that the mean difference is above 0, by Student's interval at `level`.
 
     - *absent*: the interval lies between -min_difference and min_difference: no difference that counts.
-    - *shown*, *opposite*: it lies above 0, or below, and the mean is at least the smallest difference that counts.
+    - *shown*, *opposite*: it lies above 0, or below, and the mean is at least the smallest difference that counts. If
+      `bases` are the first models of the seeds, the mean with each of them lies on that side, too.
     - *undecided*: anything else. More seeds may decide.
 
     >>> [verdict(x, 0.1) for x in ([0.3, 0.31, 0.29], [0.0, 0.01, -0.01], [0.0, 0.1, 0.5])]
     ['shown', 'absent', 'undecided']
+    >>> verdict([0.9, 0.8, 0.9, 0.8, -0.1], 0.1), verdict([0.9, 0.8, 0.9, 0.8, -0.1], 0.1, bases=[0, 0, 1, 1, 2])
+    ('shown', 'undecided')
     """
     low, high = mean_interval(differences, level)
     if -min_difference < low and high < min_difference:
         return "absent"
-    counts = abs(math.fsum(differences)) >= min_difference * len(differences)
+    counts = abs(math.fsum(differences)) >= min_difference * len(differences) and _one_side(differences, bases)
     if counts and low > 0:
         return "shown"
     return "opposite" if counts and high < 0 else "undecided"
+
+
+def _one_side(differences: Sequence[float], bases: Sequence[int]) -> bool:
+    """Whether the mean difference has one sign with every first model."""
+    sums = [math.fsum(x for x, b in zip(differences, bases, strict=True) if b == base) for base in set(bases)]
+    return all(x > 0 for x in sums) or all(x < 0 for x in sums)
 
 
 def not_worse(differences: Sequence[float], margin: float, level: float = LEVEL) -> Verdict:
@@ -55,13 +68,13 @@ def not_worse(differences: Sequence[float], margin: float, level: float = LEVEL)
     return "shown" if low > -margin else "opposite" if high < -margin else "undecided"
 
 
-def corrected_p(p: float) -> float:
-    """The p of a verdict that one of three looks decided, for a correction over many verdicts.
+def corrected_p(p: float, level: float = LOOK_LEVEL) -> float:
+    """The p of a verdict at a level, such as that of one of three looks, for a correction over many verdicts.
 
-    >>> corrected_p(0.0221), corrected_p(0.9)
-    (0.05, 1.0)
+    >>> round(corrected_p(0.0221), 6), corrected_p(0.9), round(corrected_p(0.01, level=0.95), 6)
+    (0.05, 1.0, 0.01)
     """
-    return min(1.0, p * ALPHA / LOOK_P)
+    return min(1.0, p * ALPHA / (1 - level))
 
 
 def holm(ps: Sequence[float]) -> list[bool]:

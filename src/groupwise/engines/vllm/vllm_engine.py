@@ -20,9 +20,10 @@ from typing import Any
 
 import numpy as np
 import torch
+from safetensors.torch import load_file
 from torch import Tensor
 
-from groupwise.core import EngineLost, Storage, Usage
+from groupwise.core import EngineLost, Usage
 from groupwise.data import ContextKey, Generation, GenerationRequest, Ids, Picture
 from groupwise.data.pictures import MOST_PICTURES
 from groupwise.engines.native.running_batch import completes_stop
@@ -34,8 +35,8 @@ from groupwise.engines.remote.tls_replica import announce, serve_hosts
 from groupwise.engines.remote.weights_file import (
     HERE,
     WeightsFilesDirectory,
+    check_weights,
     most_file_bytes,
-    read_weights,
     write_weights,
 )
 from groupwise.engines.vllm.vllm_pictures import ARCHITECTURES, IMAGE, PicturePlacer, PlacedPicture
@@ -216,10 +217,9 @@ class VllmEngine:
         if the file is damaged. After any other failure, the engine has no weights.
         """
         async with self._loading:
-            for problem in await self._llm.collective_rpc("read_file", args=(str(file), sha256)):
-                if problem:
-                    raise Storage(f"the weights file {file} is damaged", evidence=problem, fix="load the weights again")
-            await self._replace(version, "replace_weights")
+            # Here and not in each worker: vLLM samples meanwhile, and several devices need one hash.
+            await asyncio.to_thread(check_weights, file, sha256)
+            await self._replace(version, "replace_weights", str(file))
 
     async def load_from_gpu(
         self, version: int, transfer: str, handle: dict[str, Any], tensors: PackedTensorLayout
@@ -343,7 +343,6 @@ class WorkerExtension:
     finish_weight_update: Callable[[], None]
     shutdown_weight_transfer_engine: Callable[[], None]
     _steps: int
-    _read: dict[str, Tensor]
 
     def count_steps(self) -> None:
         """Count the forward passes from now on."""
@@ -358,14 +357,6 @@ class WorkerExtension:
     def steps(self) -> int:
         """The number of forward passes."""
         return self._steps
-
-    def read_file(self, path: str, sha256: str) -> str:
-        """Read a weights file for `replace_weights`. Returns the reason if it is damaged, else an empty text."""
-        try:
-            self._read = read_weights(Path(path), sha256)
-        except Storage as error:
-            return str(error)
-        return ""
 
     def gpu_uuid(self) -> str:
         """The UUID of the worker's GPU."""
@@ -388,10 +379,9 @@ class WorkerExtension:
         self.shutdown_weight_transfer_engine()
         self._pack_output_layer()
 
-    def replace_weights(self) -> None:
-        """Load the weights that were read."""
-        self.reload_weights(weights_iterator=iter(self._read.items()))
-        self._read = {}
+    def replace_weights(self, path: str) -> None:
+        """Load the weights in a file. Its tensors are mapped, and vLLM copies the worker's part of each."""
+        self.reload_weights(weights_iterator=iter(load_file(path).items()))
         self._pack_output_layer()
 
     def _pack_output_layer(self) -> None:

@@ -106,6 +106,23 @@ def test_a_place_to_listen_is_required(capsys: pytest.CaptureFixture[str], monke
         assert "need a secret" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        (["--engine", "Vllm", "--socket", "one.sock", "--device", "cuda"], "arrive by NCCL from other hosts"),
+        (["--engine", "Vllm", "--listen", "127.0.0.1:0", "--device", "cpu"], "arrive by NCCL from other hosts"),
+        (["--engine", "Native", "--listen", "127.0.0.1:0", "--device", "cuda"], "Native loads a file"),
+    ],
+)
+def test_nccl_is_for_vllm_on_a_gpu_and_other_hosts(
+    words: list[str], reason: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GROUPWISE_SECRET", SECRET)
+    monkeypatch.setattr(serving, "device_of", lambda name: name)
+    assert main(["serve", "calculator", "--nccl", *words]) == 2
+    assert reason in capsys.readouterr().err
+
+
 def test_vllm_listens_for_other_hosts_with_a_kept_key_and_the_file_of_the_secret(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:

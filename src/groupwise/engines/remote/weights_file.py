@@ -74,7 +74,7 @@ def seal_weights(version: int, weights: Mapping[str, Tensor]) -> WeightsFile:
 
 
 def keep_on_gpu(version: int, weights: Mapping[str, Tensor]) -> WeightsFile:
-    """A copy of weights on their GPU, for vLLM engines on this host."""
+    """A copy of weights on their GPU, for vLLM engines."""
     return WeightsFile(version, Path(f"weights {version} on the GPU"), ON_GPU, GpuWeights(weights))
 
 

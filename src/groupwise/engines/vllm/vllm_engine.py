@@ -57,10 +57,11 @@ class VllmSettings(ReplicaSettings):
 
     With a `socket`, it listens there. With `listen`, HOST:PORT, it listens there for trainers on other hosts, with the
     key and the secret in these files (see `serve_hosts`), and keeps their weights in the directory
-    `exchange_directory`, which the open file `lock` holds, or in a new one. vLLM computes in another process, which is
-    lost if it does not answer within `deadline` seconds. With `can_sleep`, it can free its memory. On a GPU, it takes
-    `gpu_memory_utilization` of the memory, and runs CUDA graphs unless `enforce_eager`; with `batch_invariant`, vLLM's
-    kernels do not depend on the other requests. `tensor_parallel_size` workers share each layer.
+    `exchange_directory`, which the open file `lock` holds, or in a new one; with `nccl` they may send weights by NCCL.
+    vLLM computes in another process, which is lost if it does not answer within `deadline` seconds. With `can_sleep`,
+    it can free its memory. On a GPU, it takes `gpu_memory_utilization` of the memory, and runs CUDA graphs unless
+    `enforce_eager`; with `batch_invariant`, vLLM's kernels do not depend on the other requests. `tensor_parallel_size`
+    workers share each layer.
     """
 
     keyed_randomness: bool
@@ -75,8 +76,14 @@ class VllmSettings(ReplicaSettings):
     listen: str = ""
     tls_key_file: str = ""
     secret_file: str = ""
+    nccl: bool = False
     exchange_directory: str = ""
     lock_descriptor: int = -1
+
+    @property
+    def loads_from_gpu(self) -> bool:
+        """Whether the engine loads weights from the learner's GPU: it is on one GPU, and other hosts may use NCCL."""
+        return self.device.startswith("cuda") and self.tensor_parallel_size == 1 and (self.nccl or not self.listen)
 
 
 class VllmEngine:
@@ -87,7 +94,7 @@ class VllmEngine:
     """
 
     gpu_uuid = ""
-    """The UUID of the engine's GPU; empty on a CPU, and on several GPUs."""
+    """The UUID of the engine's GPU; empty if it takes a file: on a CPU, on several GPUs, for hosts without NCCL."""
 
     def __init__(self, llm: Any, shape: ModelSizes, tokenizer: Tokenizer, settings: VllmSettings) -> None:
         from vllm import SamplingParams  # pyright: ignore[reportMissingImports]
@@ -143,7 +150,7 @@ class VllmEngine:
             enable_sleep_mode=settings.can_sleep,
         )  # fmt: skip
         engine = cls(AsyncLLM.from_engine_args(arguments), shape, tokenizer, settings)
-        if on_gpu and settings.tensor_parallel_size == 1:
+        if settings.loads_from_gpu:
             (engine.gpu_uuid,) = await engine._llm.collective_rpc("gpu_uuid")
         await engine._llm.collective_rpc("count_steps")
         if isinstance(shape, DecoderShape):  # other models are modules of transformers, whose angles are as vLLM's

@@ -22,6 +22,7 @@ from torch import Tensor
 from torch.cuda import nccl
 from torch.multiprocessing import reductions
 
+from groupwise.config.recipe_toml import read_recipe
 from groupwise.core import EngineLost, Usage
 from groupwise.engines import (
     EngineAccess,
@@ -49,6 +50,7 @@ from groupwise.engines.remote.sleeping import SleepingEngine
 from groupwise.engines.remote.weights_file import keep_on_gpu
 from groupwise.engines.vllm.vllm_weight_transfer_arguments import transfer_arguments
 from groupwise.models import Decoder
+from groupwise.training import build_run
 from tests.engines.lines import LARGEST, blank, changed, engine, remote, run, weights
 from tests.engines.test_tls import SECRET, served
 from tests.learner.small import model as small_model
@@ -337,6 +339,19 @@ def test_nccl_to_another_host_is_done_or_refused_with_the_reason(
     with pytest.raises(Usage, match="cannot get weights by NCCL") as caught:
         engine.check_nccl(decoder(), target, access)
     assert reason in caught.value.evidence and "drop --engine-nccl" in caught.value.fix
+
+
+def test_a_run_chooses_the_interface_of_nccl_before_it_builds_its_engines(monkeypatch: pytest.MonkeyPatch) -> None:
+    """NCCL reads it once in a process: the ranks of the learner, which come after the engines, use it too."""
+    chosen: list[tuple[str, ...]] = []
+    monkeypatch.setenv("GROUPWISE_SECRET", SECRET.decode())
+    monkeypatch.setattr(build_run, "use_interface_towards", chosen.append)
+    recipe = read_recipe("method = 'grpo'")
+    recipe = replace(recipe, engine=Vllm(replicas=0, addresses=(B,)))
+    model, access = decoder(model_family="qwen3", head_dim=32), EngineAccess(hosts=("b",), nccl_hosts=("b",))
+    with pytest.raises(Usage, match="cannot get weights by NCCL") as caught:
+        build_run.build_engine(recipe, model, without_end_token(), access)
+    assert "the learner is on a CPU" in caught.value.evidence and chosen == [("b",)]
 
 
 def test_weights_stay_on_the_gpu_for_local_engines_of_vllm_only() -> None:

@@ -55,7 +55,8 @@ def serve_words(model: str, options: ServeOptions, engine: str, python: str) -> 
         "--kv-cache-tokens": options.kv_cache_tokens, "--engine": engine, "--engine-python": python,
     }  # fmt: skip
     flags = [f"{name}={value}" for name, value in words.items() if value != ""]
-    return ["-P", "-m", "groupwise", "serve", *flags, *["--nccl"] * options.nccl, "--", model]
+    flags += ["--nccl"] * options.nccl
+    return ["-P", "-m", "groupwise", "serve", *flags, "--", model]
 
 
 async def all_ended(commands: Sequence[Sequence[str]], environments: Sequence[Mapping[str, str]]) -> None:

@@ -324,7 +324,7 @@ class EngineServer:
         """Load weights from the learner's GPU. `Usage` if the engine cannot; ValueError for a malformed message."""
         if not isinstance(self.engine, LoadsFromGpu) or not self.engine.gpu_uuid:
             raise Usage("this engine does not load weights from the learner's GPU", fix="load a weights file")
-        transfer, handle = message.get("transfer"), message.get("handle")
+        transfer, handle = str(message.get("transfer")), message.get("handle")
         known = (NCCL,) if self.uploads else TRANSFERS  # memory has handles for processes of its host
         if transfer not in known or not isinstance(handle, dict):
             raise ValueError(f"a transfer is {' or '.join(known)}, with a handle")

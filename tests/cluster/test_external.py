@@ -380,7 +380,8 @@ def test_an_external_rank_that_is_killed_ends_the_run_which_two_others_resume(
     (tmp_path / "secret").chmod(0o600)
     served = subprocess.Popen(
         [sys.executable, "-m", "groupwise", "serve", "calculator", "--listen", "127.0.0.1:0",
-         "--secret-file", str(tmp_path / "secret")], stdout=subprocess.PIPE, text=True,
+         "--dtype", SMALL["machine.dtype"], "--secret-file", str(tmp_path / "secret")],
+        stdout=subprocess.PIPE, text=True,
     )  # fmt: skip
     assert served.stdout
     address = served.stdout.readline().split("served at ")[1].partition(";")[0]

@@ -119,7 +119,8 @@ def test_weights_go_to_an_engine_on_another_host_by_sockets_in_the_place_of_nccl
     """The name of `a` means 127.0.1.1 there, as on Debian: the engine must get the address that it sees."""
     with two_hosts(place / "logs", delay=0.01) as (a, b, _):
         command = ("python", "-m", "tests.cluster.nccl_by_sockets")
-        here = {"PYTHONPATH": str(Path(__file__).parents[2])}
+        paths = (str(Path(__file__).parents[2]), *filter(None, [os.environ.get("PYTHONPATH")]))
+        here = {"PYTHONPATH": os.pathsep.join(paths)}
         b.start(*command, "engine", str(place / "address"), directory=place, environment=here)
         trainer = a.start(*command, "trainer", str(place / "address"), directory=place, environment=here)
         assert trainer.wait() == 0, trainer.output

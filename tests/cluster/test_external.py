@@ -20,7 +20,7 @@ from groupwise.__main__ import main
 from groupwise.cluster import network_interface
 from groupwise.cluster.check_launch import check_launch
 from groupwise.cluster.external import ExternalProcesses, ExternalRank
-from groupwise.cluster.network_interface import INTERFACES, interface, interface_towards
+from groupwise.cluster.network_interface import INTERFACES, interface, interface_towards, use_interface_towards
 from groupwise.config.recipe import Cluster, Recipe
 from groupwise.config.resolve_devices import resolved
 from groupwise.config.user_code import UserCode
@@ -155,6 +155,24 @@ def test_the_interface_towards_the_own_name_is_that_towards_other_hosts(monkeypa
     monkeypatch.setenv("WORLD_SIZE", "2")
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
     assert interface("a") == "lo", "all ranks are on this host"
+
+
+def test_nccl_uses_the_interface_towards_the_engines_until_the_process_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    towards = {"b": "eth1", "c": "eth1", "d": "eth2"}
+    monkeypatch.setattr(network_interface, "interface", lambda host: towards.get(host, ""))
+    monkeypatch.setenv(variable := INTERFACES[1], "")  # so that it is restored
+    monkeypatch.delenv(variable)
+    for hosts, evidence in ((["b", "d"], "b: eth1, d: eth2"), (["b", "::1"], "b: eth1, ::1: none is known")):
+        with pytest.raises(Usage, match="one interface towards the engines") as caught:
+            use_interface_towards(hosts)
+        assert caught.value.evidence == evidence and f"{variable}=NAME" in caught.value.fix
+    use_interface_towards([])
+    assert variable not in os.environ
+    use_interface_towards(["b", "c"])
+    assert os.environ[variable] == "eth1"
+    use_interface_towards(["d"])
+    with interface_towards("127.0.0.1"):
+        assert os.environ[variable] == "eth1"
 
 
 def test_an_external_rank_has_the_gpu_of_its_number_on_its_host() -> None:
@@ -362,7 +380,8 @@ def test_an_external_rank_that_is_killed_ends_the_run_which_two_others_resume(
     (tmp_path / "secret").chmod(0o600)
     served = subprocess.Popen(
         [sys.executable, "-m", "groupwise", "serve", "calculator", "--listen", "127.0.0.1:0",
-         "--secret-file", str(tmp_path / "secret")], stdout=subprocess.PIPE, text=True,
+         "--dtype", SMALL["machine.dtype"], "--secret-file", str(tmp_path / "secret")],
+        stdout=subprocess.PIPE, text=True,
     )  # fmt: skip
     assert served.stdout
     address = served.stdout.readline().split("served at ")[1].partition(";")[0]

@@ -152,6 +152,18 @@ def test_a_cut_cable_to_the_engines_ends_the_run_with_their_host_and_another_one
     assert files(the_run(place)) == alone
 
 
+def test_weights_go_to_an_engine_on_another_host_by_sockets_in_the_place_of_nccl(place: Path) -> None:
+    """The name of `a` means 127.0.1.1 there, as on Debian: the engine must get the address that it sees."""
+    with two_hosts(place / "logs", delay=0.01) as (a, b, _):
+        command = ("python", "-m", "tests.cluster.nccl_by_sockets")
+        paths = (str(Path(__file__).parents[2]), *filter(None, [os.environ.get("PYTHONPATH")]))
+        here = {"PYTHONPATH": os.pathsep.join(paths)}
+        b.start(*command, "engine", str(place / "address"), directory=place, environment=here)
+        trainer = a.start(*command, "trainer", str(place / "address"), directory=place, environment=here)
+        assert trainer.wait() == 0, trainer.output
+        assert "both versions came over" in trainer.output and "over lo" not in trainer.output
+
+
 @contextmanager
 def two_ranks(
     place: Path, restarts: int = 0, numbered: bool = False

@@ -117,7 +117,7 @@ def calls(monkeypatch):
 
 
 def allowed(*use: str, **others: Any) -> Permissions:
-    return Permissions(**{"use": [*use], "keys": [], "judges": [], "engine_hosts": [], **others})
+    return Permissions(**{"use": [*use], "keys": [], "judges": [], "engine_hosts": [], "engine_nccl": [], **others})
 
 
 def options(line: str, permissions: Permissions | None = None, **others: Any) -> RunOptions:

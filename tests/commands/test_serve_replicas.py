@@ -18,7 +18,7 @@ from groupwise.engines.remote.replica_devices import visible_device
 
 OPTIONS = ServeOptions(
     socket="", listen="0.0.0.0:7000", secret_file="secret", tls_key_file="key.pem", dtype="bfloat16", device="cuda",
-    seed=3, threads=2, max_num_seqs=8, kv_cache_tokens=64, replicas=3,
+    seed=3, threads=2, max_num_seqs=8, kv_cache_tokens=64, replicas=3, nccl=True,
 )  # fmt: skip
 
 
@@ -47,7 +47,7 @@ def test_more_engines_than_gpus_are_refused(monkeypatch: pytest.MonkeyPatch, tmp
     secret.write_text("s" * 32)
     secret.chmod(0o600)
     monkeypatch.setattr(serve_replicas, "gpu_count", lambda: 2)
-    options = replace(OPTIONS, secret_file=str(secret), tls_key_file="")
+    options = replace(OPTIONS, secret_file=str(secret), tls_key_file="", nccl=False)
     with pytest.raises(Usage, match="--replicas is 3, and this host has 2 GPUs"):
         serve_replicas.serve_replicas("calculator", options, "Native", "")
 

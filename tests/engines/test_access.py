@@ -24,10 +24,14 @@ from tests.runs.infos import INFO
 FINGERPRINT = "#sha256=" + "0" * 64
 SMALL = ["--iterations", "1", "--prompts", "2", "--method.group_size", "4", "--method.minibatches", "1",
          "--evaluate.problems", "1", "--sampling.max_tokens", "8"]  # fmt: skip
-WORDS = "--engine-host gpu-1 --engine-host gpu-2 --engine-python p --engine-secret s --engine-exchange /dev/shm"
-ALLOWED = Permissions(
-    engine_hosts=["gpu-1", "gpu-2"], engine_python=Path("p"), engine_secret="s", engine_exchange="/dev/shm"
+WORDS = (
+    "--engine-host gpu-1 --engine-host gpu-2 --engine-nccl gpu-2 --engine-python p --engine-secret s "
+    "--engine-exchange /dev/shm"
 )
+ALLOWED = Permissions(
+    engine_hosts=["gpu-1", "gpu-2"], engine_nccl=["gpu-2"], engine_python=Path("p"), engine_secret="s",
+    engine_exchange="/dev/shm",
+)  # fmt: skip
 
 
 def canary(path: Path, touched: Path) -> Path:
@@ -74,11 +78,26 @@ def test_a_host_is_named_without_a_port() -> None:
         Permissions(engine_hosts="gpu-1")
 
 
+def test_nccl_is_permitted_only_to_hosts_that_get_weights() -> None:
+    for host in ("gpu-2", "gpu-1.evil"):
+        with pytest.raises(Usage, match=f"--engine-nccl {host}") as caught:
+            EngineAccess(hosts=("gpu-1",), nccl_hosts=(host,))
+        assert caught.value.fix.endswith(f"add --engine-host {host}")
+    EngineAccess(hosts=("gpu-1",), nccl_hosts=("gpu-1", "localhost"))
+    with pytest.raises(Usage, match="engine_nccl is one text"):
+        Permissions(engine_hosts=["gpu-1"], engine_nccl="gpu-1")
+
+
 @pytest.mark.parametrize("value", ["", "/etc"])
 @pytest.mark.parametrize("kind", ["Served", "Vllm"])
 @pytest.mark.parametrize(
     ("key", "word"),
-    [("python", "--engine-python"), ("secret_file", "--engine-secret"), ("exchange", "--engine-exchange")],
+    [
+        ("python", "--engine-python"),
+        ("secret_file", "--engine-secret"),
+        ("exchange", "--engine-exchange"),
+        ("nccl", "--engine-nccl"),
+    ],
 )
 def test_a_recipe_cannot_name_them(kind: str, key: str, word: str, value: str) -> None:
     with pytest.raises(Usage, match=rf"recipe.engine: {key} is not a field") as caught:
@@ -135,9 +154,11 @@ def test_the_words_are_recorded_and_printed_again(tmp_path: Path) -> None:
     info = describe_run(tmp_path.name, recipe, "grpo", use, "groupwise train", identity)
     write_info(RunLayout(tmp_path), info)
     info = RunInfo.read(RunLayout(tmp_path))
-    assert (info.engine_hosts, info.engine_python, info.engine_secret) == (("gpu-1", "gpu-2"), "p", "s")
+    assert (info.engine_hosts, info.engine_nccl) == (("gpu-1", "gpu-2"), ("gpu-2",))
+    assert (info.engine_python, info.engine_secret) == ("p", "s")
     assert recorded_code(tmp_path) == (f" {WORDS}", ())
-    permissions = 'engine_hosts=["gpu-1", "gpu-2"], engine_python="p", engine_secret="s", engine_exchange="/dev/shm"'
+    permissions = 'engine_hosts=["gpu-1", "gpu-2"], engine_nccl=["gpu-2"], engine_python="p", engine_secret="s"'
+    permissions += ', engine_exchange="/dev/shm"'
     assert resume_call(tmp_path) == f"gw.resume({json.dumps(str(tmp_path))}, permissions=gw.Permissions({permissions}))"
 
 

@@ -5,9 +5,11 @@ No GPU: torch's handles are those of a table, and NCCL is a queue. The engine in
 """
 
 import asyncio
+import os
 import queue
-from collections.abc import Callable
-from contextlib import nullcontext
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, nullcontext
+from dataclasses import replace
 from functools import wraps
 from inspect import signature
 from pathlib import Path
@@ -20,8 +22,17 @@ from torch import Tensor
 from torch.cuda import nccl
 from torch.multiprocessing import reductions
 
+from groupwise.config.recipe_toml import read_recipe
 from groupwise.core import EngineLost, Usage
-from groupwise.engines import EngineAccess, Fleet, Served, Vllm, WeightsFilesDirectory, WeightsProbe
+from groupwise.engines import (
+    EngineAccess,
+    Fleet,
+    IncomingWeightsStore,
+    Served,
+    Vllm,
+    WeightsFilesDirectory,
+    WeightsProbe,
+)
 from groupwise.engines.remote import engine_slots, gpu_weights
 from groupwise.engines.remote.gpu_weights import (
     IPC,
@@ -39,9 +50,12 @@ from groupwise.engines.remote.sleeping import SleepingEngine
 from groupwise.engines.remote.weights_file import keep_on_gpu
 from groupwise.engines.vllm.vllm_weight_transfer_arguments import transfer_arguments
 from groupwise.models import Decoder
-from tests.engines.lines import blank, engine, remote, run, weights
+from groupwise.training import build_run
+from tests.engines.lines import LARGEST, blank, changed, engine, remote, run, weights
+from tests.engines.test_tls import SECRET, served
 from tests.learner.small import model as small_model
 from tests.pretended_gpu import counted, hosted, pretended_gpu
+from tests.processes import PATIENCE
 from tests.rollout.fakes import decoder, generate, request, without_end_token
 
 REQUESTS = [request(i, stream=(j,)) for i in range(2) for j in range(2)]
@@ -139,6 +153,66 @@ def test_a_fleet_loads_each_version_from_the_gpu_and_writes_no_file(kind: type[P
     run(go())
 
 
+@asynccontextmanager
+async def on_another_host(path: Path, kind: type[PretendedVllm]) -> AsyncIterator[Callable[[int], Any]]:
+    """An engine that other hosts reach by TLS, with `path` as its directory; connects to it."""
+    path.mkdir()
+    uploads = IncomingWeightsStore(WeightsFilesDirectory(path), LARGEST)
+    async with served(blank(kind), uploads) as address:
+        yield lambda number: RemoteEngine.connect(address, secret=SECRET, trainer="one", deadline=PATIENCE)
+
+
+def test_an_engine_on_another_host_gets_each_version_by_nccl_and_no_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The id of the group goes over TLS, and the ranks meet on the chosen interface. The bytes are counted."""
+    monkeypatch.setenv("NCCL_SOCKET_IFNAME", "eth7")
+    model = decoder()
+
+    async def go() -> None:
+        async with on_another_host(tmp_path / "b", OnAnotherGpu) as connect:
+            group = fleet(tmp_path, model, connect)
+            for version in range(2):
+                expected = [await engine(model).sample(each) for each in REQUESTS]
+                await group.load(version, state := weights(model))
+                answers = await asyncio.gather(*map(group.sample, REQUESTS))
+                assert [(x.tokens, x.logp) for x in answers] == [(x.tokens, x.logp) for x in expected]
+                figures = group.figures()
+                assert figures["engine/sent_bytes"] == sum(x.nbytes for x in state.values())
+                assert figures["engine/send_seconds"] > 0
+                changed(model)
+            assert not [*tmp_path.glob("**/*.safetensors")] and os.environ["NCCL_SOCKET_IFNAME"] == "eth7"
+
+    run(go())
+
+
+def test_ranks_of_a_transfer_meet_on_the_loopback_unless_another_interface_is_chosen(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("NCCL_SOCKET_IFNAME")
+    model = decoder()
+    run(fleet(tmp_path, model, lambda number: remote(blank(OnAnotherGpu))).load(0, weights(model)))
+    assert os.environ["NCCL_SOCKET_IFNAME"] == "lo"
+
+
+def test_an_engine_on_another_host_gets_no_handle_of_memory_and_needs_nccl(tmp_path: Path) -> None:
+    class Without(PretendedVllm):
+        gpu_uuid = ""
+
+    async def go() -> None:
+        async with on_another_host(tmp_path / "b", PretendedVllm) as connect:
+            client = await connect(0)
+            with pytest.raises(ValueError, match="a transfer is nccl, with a handle"):
+                await client.fetch(keep_on_gpu(0, weights(decoder())))
+        async with on_another_host(tmp_path / "c", Without) as connect:
+            client = await connect(0)
+            with pytest.raises(Usage, match="does not load weights from the learner's GPU") as caught:
+                await client.fetch(keep_on_gpu(0, weights(decoder())))
+            assert "groupwise serve --nccl" in caught.value.fix
+
+    run(go())
+
+
 def test_an_engine_that_starts_while_the_learner_trains_gets_the_published_weights(tmp_path: Path) -> None:
     model = decoder()
     expected = generate(engine(model), REQUESTS)
@@ -225,12 +299,59 @@ def test_a_malformed_description_is_refused(message: dict[str, Any]) -> None:
 def test_an_engine_without_a_gpu_refuses() -> None:
     async def go() -> None:
         client = await remote(blank())
-        with pytest.raises(Usage, match="the engine has no GPU"):
+        with pytest.raises(Usage, match="the engine does not load weights from the learner's GPU"):
             await client.fetch(keep_on_gpu(0, weights(decoder())))
         with pytest.raises(Usage, match="does not load weights from the learner's GPU"):
             await client._call("load", version=0, sha256="gpu", transfer=IPC, handle={})
 
     run(go())
+
+
+B, C = (f"{host}:7000#sha256={'0' * 64}" for host in "bc")
+
+
+@pytest.mark.parametrize(
+    ("engine", "changes", "words", "reason"),
+    [
+        (Vllm(replicas=0, addresses=(B,)), {}, {}, ""),
+        (Vllm(replicas=0, addresses=(B, C)), {}, {}, "c:7000 may get a file only"),
+        (Vllm(replicas=0, addresses=(B, "one.sock")), {}, {}, "one.sock may get a file only"),
+        (Vllm(replicas=0, addresses=(B,)), {"gathers_layers": True}, {}, "rank 0 of the sharded learner"),
+        (Vllm(replicas=0, addresses=(B,)), {"device": "cpu"}, {}, "the learner is on a CPU"),
+        (Vllm(replicas=0, addresses=(B,)), {}, {"exchange_directory": "/dev/shm"}, "/dev/shm for a file"),
+        (Vllm(addresses=(B,)), {"device_from_launcher": True}, {}, "a launcher starts"),
+        (Vllm(addresses=(B,), tensor_parallel_size=2), {}, {}, "several devices"),
+        (Served(replicas=0, addresses=(B,)), {}, {}, "of the kind Served"),
+    ],
+)
+def test_nccl_to_another_host_is_done_or_refused_with_the_reason(
+    engine: Served, changes: dict[str, Any], words: dict[str, Any], reason: str
+) -> None:
+    """With another rule, a run would send a file in silence, or weights in plain to a host that may get a file only."""
+    access = EngineAccess(hosts=("b", "c"), nccl_hosts=("b",), **words)
+    target = replace(EngineRequirements(dtype="bfloat16", device="cuda:0"), **changes)
+    assert engine.publishes_on_gpu(access, target) is not bool(reason)
+    assert not engine.publishes_on_gpu(replace(access, nccl_hosts=()), target)
+    engine.check_nccl(decoder(), target, replace(access, nccl_hosts=()))
+    if not reason:
+        engine.check_nccl(decoder(), target, access)
+        return
+    with pytest.raises(Usage, match="cannot get weights by NCCL") as caught:
+        engine.check_nccl(decoder(), target, access)
+    assert reason in caught.value.evidence and "drop --engine-nccl" in caught.value.fix
+
+
+def test_a_run_chooses_the_interface_of_nccl_before_it_builds_its_engines(monkeypatch: pytest.MonkeyPatch) -> None:
+    """NCCL reads it once in a process: the ranks of the learner, which come after the engines, use it too."""
+    chosen: list[tuple[str, ...]] = []
+    monkeypatch.setenv("GROUPWISE_SECRET", SECRET.decode())
+    monkeypatch.setattr(build_run, "use_interface_towards", chosen.append)
+    recipe = read_recipe("method = 'grpo'")
+    recipe = replace(recipe, engine=Vllm(replicas=0, addresses=(B,)))
+    model, access = decoder(model_family="qwen3", head_dim=32), EngineAccess(hosts=("b",), nccl_hosts=("b",))
+    with pytest.raises(Usage, match="cannot get weights by NCCL") as caught:
+        build_run.build_engine(recipe, model, without_end_token(), access)
+    assert "the learner is on a CPU" in caught.value.evidence and chosen == [("b",)]
 
 
 def test_weights_stay_on_the_gpu_for_local_engines_of_vllm_only() -> None:

@@ -106,6 +106,23 @@ def test_a_place_to_listen_is_required(capsys: pytest.CaptureFixture[str], monke
         assert "need a secret" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        (["--engine", "Vllm", "--socket", "one.sock", "--device", "cuda"], "arrive by NCCL from other hosts"),
+        (["--engine", "Vllm", "--listen", "127.0.0.1:0", "--device", "cpu"], "arrive by NCCL from other hosts"),
+        (["--engine", "Native", "--listen", "127.0.0.1:0", "--device", "cuda"], "Native loads a file"),
+    ],
+)
+def test_nccl_is_for_vllm_on_a_gpu_and_other_hosts(
+    words: list[str], reason: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GROUPWISE_SECRET", SECRET)
+    monkeypatch.setattr(serving, "device_of", lambda name: name)
+    assert main(["serve", "calculator", "--nccl", *words]) == 2
+    assert reason in capsys.readouterr().err
+
+
 def test_vllm_listens_for_other_hosts_with_a_kept_key_and_the_file_of_the_secret(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -117,14 +134,15 @@ def test_vllm_listens_for_other_hosts_with_a_kept_key_and_the_file_of_the_secret
     (tmp_path / "python").write_text('#!/bin/sh\necho "$8"\nexit 3\n')
     (tmp_path / "python").chmod(0o755)
     words = ["--listen", "0.0.0.0:7000", "--secret-file", "secret", "--key", "key.pem", "--max-num-seqs", "9",
-             "--kv-cache-tokens", "640", "--device", "cpu", "--engine-python", "./python"]  # fmt: skip
+             "--kv-cache-tokens", "640", "--device", "cpu", "--nccl", "--engine-python", "./python"]  # fmt: skip
+    monkeypatch.setattr(serving, "device_of", lambda name: "cuda")
     assert main(["serve", "calculator", "--engine", "Vllm", *words]) == 7
     output = capfd.readouterr()
     spec = json.loads(output.out)
     assert "exit code 3" in output.err
     assert (spec["listen"], spec["max_num_seqs"], spec["kv_cache_tokens"]) == ("0.0.0.0:7000", 9, 640)
     assert (spec["tls_key_file"], spec["secret_file"]) == (str(tmp_path / "key.pem"), str(tmp_path / "secret"))
-    assert spec["model"] == "calculator" and not spec["socket"]
+    assert spec["model"] == "calculator" and spec["nccl"] and not spec["socket"]
 
 
 HOLDER = """

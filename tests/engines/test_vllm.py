@@ -1,6 +1,7 @@
 """The engine Vllm with vLLM: tokens, weights in flight, killed processes, and a run. `make test-vllm` runs these."""
 
 import asyncio
+import json
 import os
 import signal
 import subprocess
@@ -157,8 +158,8 @@ HALF = """
 import json, sys
 from groupwise.engines.vllm import vllm_engine as vllm
 
-def replace_weights(self):
-    self.reload_weights(weights_iterator=iter(self._read.items()))
+def replace_weights(self, path):
+    self.reload_weights(weights_iterator=iter(vllm.load_file(path).items()))
 
 vllm.WorkerExtension.replace_weights = replace_weights
 if __name__ == "__main__":
@@ -279,6 +280,79 @@ def test_two_workers_share_each_layer_and_the_answers_are_equal_through_kill_9_o
 
     run(go())
     wait_until_gone(pids)
+
+
+COUNTED = """
+import json, os, sys
+from pathlib import Path
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from groupwise.engines.vllm import vllm_engine as vllm
+
+replace, load = vllm.WorkerExtension.replace_weights, vllm.load_file
+
+class Touched(TorchDispatchMode):
+    def __init__(self, weights):
+        super().__init__()
+        self.elements = 0
+        self.blocks = [(x.data_ptr(), x.data_ptr() + x.nbytes) for x in weights.values()]
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        result = function(*args, **(kwargs or {}))
+        on_meta = isinstance(result, torch.Tensor) and result.is_meta
+        for x in () if function.is_view or on_meta else args:
+            if isinstance(x, torch.Tensor) and any(start <= x.data_ptr() < end for start, end in self.blocks):
+                self.elements += x.numel()
+        return result
+
+def read_bytes():
+    return int(Path("/proc/self/io").read_text().split()[1])
+
+def counted(self, path):
+    before, weights = read_bytes(), load(path)
+    vllm.load_file = lambda path: weights
+    with Touched(weights) as touched:
+        replace(self, path)
+    sizes = {name: x.numel() for name, x in weights.items()}
+    figures = {"elements": touched.elements, "read": read_bytes() - before, "sizes": sizes}
+    Path(os.environ["FIGURES"], str(os.getpid())).write_text(json.dumps(figures))
+
+vllm.WorkerExtension.replace_weights = counted
+if __name__ == "__main__":
+    vllm.main(json.loads(sys.argv[1]), int(sys.argv[2]))
+if __name__ == "__mp_main__":
+    vllm.end_with_parent(int(sys.argv[2]))
+    sys.argv[2] = str(os.getpid())
+"""
+
+
+def test_a_worker_takes_its_part_of_a_mapped_file_and_reads_nothing_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two workers touch each weight of a layer once together, and the norms, which are not shared, once each."""
+    (tmp_path / "counted.py").write_text(COUNTED)
+    (figures := tmp_path / "figures").mkdir()
+    program = Vllm.program
+
+    def counted(self: Vllm, settings: ReplicaSettings, access: EngineAccess) -> ReplicaProgram:
+        whole = program(self, settings, access)
+        path = os.pathsep.join([whole.environment_variables["PYTHONPATH"], str(tmp_path)])
+        environment = {**whole.environment_variables, "PYTHONPATH": path, "FIGURES": str(figures)}
+        return replace(whole, module="counted", environment_variables=environment)
+
+    monkeypatch.setattr(Vllm, "program", counted)
+
+    async def go() -> None:
+        model, tokenizer = calculator()
+        settings = Vllm(max_num_seqs=8, tensor_parallel_size=2, deadline=120.0)
+        await settings.build(model, tokenizer, seed=0, experts=None, access=ACCESS).load(0, dict(model.state_dict()))
+
+    run(go())
+    one, two = [json.loads(file.read_text()) for file in figures.iterdir()]
+    norms = sum(size for name, size in one["sizes"].items() if "norm" in name)
+    assert norms > 0 and one["elements"] + two["elements"] == sum(one["sizes"].values()) + norms
+    assert max(one["elements"], two["elements"]) < 0.6 * sum(one["sizes"].values())
+    assert max(one["read"], two["read"]) < sum(one["sizes"].values()), "a quarter of the file: it is mapped"
 
 
 def descendants(pid: int) -> list[int]:

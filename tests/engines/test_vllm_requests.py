@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import asdict, fields, replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,7 +17,7 @@ import torch
 
 from groupwise.__main__ import main
 from groupwise.commands import doctor
-from groupwise.core import EngineLost, LogprobMismatch, MissingRequirement, Usage, WorkerLost
+from groupwise.core import EngineLost, LogprobMismatch, MissingRequirement, Storage, Usage, WorkerLost
 from groupwise.data import Finish, Generation, GenerationRequest, Sampling
 from groupwise.engines import EngineAccess, Fleet, NativeEngine, RemoteEngine, Vllm, WeightsFilesDirectory, WeightsProbe
 from groupwise.engines.remote import engine_slots, served_settings
@@ -24,8 +25,9 @@ from groupwise.engines.remote import server as servers
 from groupwise.engines.remote.replica import ReplicaProgram, ReplicaSettings
 from groupwise.engines.remote.replica_devices import on_device
 from groupwise.engines.remote.served_settings import EngineRequirements
+from groupwise.engines.remote.weights_file import write_weights
 from groupwise.engines.vllm import vllm_program, vllm_replicas
-from groupwise.engines.vllm.vllm_engine import VllmSettings, WorkerExtension, keyed_sample
+from groupwise.engines.vllm.vllm_engine import VllmEngine, VllmSettings, WorkerExtension, keyed_sample
 from groupwise.engines.vllm.vllm_python_environment import (
     DEFAULT_PYTHON,
     IN_THE_WAY,
@@ -383,6 +385,59 @@ class Keeps(NativeEngine):
 
     async def load_file(self, version: int, file: Path, sha256: str) -> None:
         await self.load(version, servers.read_weights(file, sha256))
+
+
+class RecordedLlm:
+    """Records the calls of vLLM, and answers none."""
+
+    def __init__(self) -> None:
+        self.calls: list[Any] = []
+
+    def __getattr__(self, name: str) -> Any:
+        async def call(*arguments: Any, **settings: Any) -> None:
+            self.calls.append((name, *arguments, *settings.values()))
+
+        return call
+
+
+def test_vllm_samples_while_a_file_is_hashed_and_never_loads_a_damaged_one(tmp_path: Path) -> None:
+    """One hash for all workers, in this process: no call of vLLM comes before it."""
+    file = write_weights(tmp_path, 3, dict(decoder().state_dict()))
+
+    async def loaded(sha256: str, llm: RecordedLlm) -> int:
+        engine = object.__new__(VllmEngine)
+        engine._llm, engine._loading, engine._asleep, engine.version = llm, asyncio.Lock(), False, 2
+        with suppress(Storage):
+            await engine.load_file(3, file.path, sha256)
+        return engine.version
+
+    assert asyncio.run(loaded("0" * 64, damaged := RecordedLlm())) == 2 and not damaged.calls
+    assert asyncio.run(loaded(file.sha256, llm := RecordedLlm())) == 3
+    assert [call[0] for call in llm.calls] == [
+        "pause_generation", "collective_rpc", "update_weight_version", "resume_generation",
+    ]  # fmt: skip
+    assert llm.calls[1] == ("collective_rpc", "replace_weights", (str(file.path),))
+
+
+def test_an_engine_for_other_hosts_takes_weights_from_a_gpu_only_with_nccl() -> None:
+    alone, listening = PLACED, replace(PLACED, listen="0.0.0.0:7000")
+    assert alone.loads_from_gpu and replace(listening, nccl=True).loads_from_gpu
+    assert not listening.loads_from_gpu
+    assert not replace(alone, tensor_parallel_size=2).loads_from_gpu and not replace(alone, device="cpu").loads_from_gpu
+
+
+def test_nccl_of_an_engine_meets_on_this_host_unless_the_user_or_nccl_chooses(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interface(name: str, **changes: Any) -> str | None:
+        (tmp_path / name).mkdir()
+        spec = replace(PLACED, model_directory=str(tmp_path / name), **changes)
+        return vllm_program.vllm_program(spec, "python").environment_variables.get("NCCL_SOCKET_IFNAME")
+
+    monkeypatch.delenv("NCCL_SOCKET_IFNAME", raising=False)
+    assert interface("here") == "lo" and interface("elsewhere", listen="0.0.0.0:7000", nccl=True) is None
+    monkeypatch.setenv("NCCL_SOCKET_IFNAME", "eth7")
+    assert interface("chosen") == interface("chosen elsewhere", listen="0.0.0.0:7000", nccl=True) == "eth7"
 
 
 def test_an_engine_that_reads_weights_files_gets_the_file(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from tests.runs.infos import INFO
     [
         INFO,
         replace(
-            INFO, keys=("KEY",), judges=("host",), engine_hosts=("gpu-1",), engine_python="p",
+            INFO, keys=("KEY",), judges=("host",), engine_hosts=("gpu-1",), engine_nccl=("gpu-1",), engine_python="p",
             unsafe_local_exec=True, trust_remote_code={"a.py": "1"}, adapter="a",
             base_sha256="2", model_commit="3", data=({"source": "s", "rows": 1, "sha256": "4"},),
             side_models={"teacher": "5"}, changes=({"iteration": 1, "changes": ["x"]},),

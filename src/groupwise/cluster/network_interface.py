@@ -5,10 +5,12 @@ import os
 import socket
 import struct
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
-INTERFACES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
+from groupwise.core import Usage
+
+INTERFACES = GLOO, NCCL = "GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"
 SIOCGIFADDR = 0x8915
 ANY_PORT = 9
 OUTSIDE = "192.0.2.1"
@@ -28,6 +30,20 @@ def interface_towards(host: str) -> Iterator[None]:
     finally:
         for variable in unset:
             del os.environ[variable]
+
+
+def use_interface_towards(hosts: Iterable[str]) -> None:
+    """Let NCCL use the interface towards these hosts, until this process ends. A value of the user is kept.
+
+    `Usage` unless it is one interface: NCCL reads its name once in a process.
+    """
+    if NCCL in os.environ or not (names := {host: interface(host) for host in hosts}):
+        return
+    if len(chosen := set(names.values())) > 1 or "" in chosen:
+        found = ", ".join(f"{host}: {name or 'none is known'}" for host, name in names.items())
+        fix = f"name the interface from which NCCL reaches all of them: {NCCL}=NAME in the environment of the command"
+        raise Usage("NCCL needs one interface towards the engines", evidence=found, fix=fix)
+    os.environ[NCCL] = chosen.pop()
 
 
 def interface(host: str) -> str:

@@ -115,6 +115,8 @@ COMMANDS = (
                    help="the secret of the trainer and its engines, a file of mode 600 (default: $GROUPWISE_SECRET)"),
             option("--key", dest="tls_key_file", default="", metavar="FILE",
                    help="the file of the TLS key, made if it is missing (default: a new key, and so a new address)"),
+            option("--nccl", action="store_true",
+                   help="with --engine Vllm and --listen: also take weights by NCCL, which encrypts nothing"),
             option("--dtype", default="float32", choices=("float32", "bfloat16", "float64"),
                    help="dtype of the weights (default: float32)"),
             option("--seed", type=int, default=0, metavar="N", help="the recipe's seed (default: 0)"),

@@ -119,6 +119,13 @@ ENGINE_HOST = option(
     metavar="HOST",
     help="a host whose engines, in the recipe's engine.addresses, may get prompts and weights",
 )
+ENGINE_NCCL = option(
+    "--engine-nccl",
+    action="append",
+    default=[],
+    metavar="HOST",
+    help="a host of --engine-host whose vLLM engines may get weights by NCCL, which encrypts nothing",
+)
 ENGINE_SECRET = option(
     "--engine-secret",
     default="",
@@ -137,7 +144,7 @@ AGENT_COMMAND = option(
     metavar="COMMAND",
     help="the program that is the agent, such as 'node my-agent.js': it runs for each row, with your rights",
 )
-ENGINES = (ENGINE_HOST, ENGINE_PYTHON, ENGINE_SECRET, ENGINE_EXCHANGE)
+ENGINES = (ENGINE_HOST, ENGINE_NCCL, ENGINE_PYTHON, ENGINE_SECRET, ENGINE_EXCHANGE)
 """What engines in other processes may use: no recipe can name it."""
 PERMISSIONS = (USE, UNSAFE, TRUST, KEY, JUDGE, *ENGINES, AGENT_COMMAND)
 """The command-line options that give permissions, such as `--use` and `--trust-remote-code`."""

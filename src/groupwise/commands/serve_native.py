@@ -28,13 +28,15 @@ from groupwise.models import find_model, read_model, read_tokenizer
 class ServeOptions:
     """The options of `groupwise serve`: where an engine listens, and the settings of the recipes that use it.
 
-    It listens on the Unix socket `socket`, or on `listen`, HOST:PORT, for other hosts that know the secret.
+    It listens on the Unix socket `socket`, or on `listen`, HOST:PORT, for other hosts that know the secret. With `nccl`
+    an engine of vLLM also takes their weights by NCCL.
     """
 
     socket: str
     listen: str
     secret_file: str
     tls_key_file: str
+    nccl: bool
     dtype: str
     device: str
     seed: int
@@ -48,6 +50,9 @@ class ServeOptions:
         if bool(self.socket) == bool(self.listen):
             what = "an engine listens on a socket or for other hosts"
             raise Usage(what, fix="name --socket FILE or --listen HOST:PORT")
+        if self.nccl and not (self.listen and device_of(self.device).startswith("cuda")):
+            fix = "drop --nccl, or name --listen HOST:PORT and --device cuda"
+            raise Usage("weights arrive by NCCL from other hosts, on a GPU", fix=fix)
         if self.listen:
             read_secret(self.secret_file)
 
@@ -55,6 +60,8 @@ class ServeOptions:
 def serve(model: str, options: ServeOptions) -> int:
     """Serve the model in a directory, as version 0, until a signal ends the process; returns the exit code."""
     options.check()
+    if options.nccl:
+        raise Usage("the engine Native loads a file of weights", fix="drop --nccl, or use --engine Vllm")
     torch.set_num_threads(options.threads)
     directory, device, seed = find_model(model), device_of(options.device), options.seed
     decoder = servable(read_model(directory, dtype=getattr(torch, options.dtype), device=device, seed=seed), None)

@@ -55,6 +55,7 @@ def serve_words(model: str, options: ServeOptions, engine: str, python: str) -> 
         "--kv-cache-tokens": options.kv_cache_tokens, "--engine": engine, "--engine-python": python,
     }  # fmt: skip
     flags = [f"{name}={value}" for name, value in words.items() if value != ""]
+    flags += ["--nccl"] * options.nccl
     return ["-P", "-m", "groupwise", "serve", *flags, "--", model]
 
 

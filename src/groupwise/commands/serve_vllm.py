@@ -52,6 +52,7 @@ def serve_vllm(model: str, options: ServeOptions, python: str) -> int:
             enforce_eager=defaults.enforce_eager, batch_invariant=defaults.batch_invariant, tensor_parallel_size=1,
             gpu_memory_utilization=OWN_GPU, model=model, socket=_absolute(options.socket), listen=options.listen,
             tls_key_file=_absolute(options.tls_key_file), secret_file=_absolute(options.secret_file),
+            nccl=options.nccl,
         )  # fmt: skip
         program = vllm_program(spec, python)
         program = on_device(replace(program, settings=replace(spec, model_directory=str(directory))), device)

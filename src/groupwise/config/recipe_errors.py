@@ -16,6 +16,7 @@ SWITCHES: Mapping[str, str] = {
     "key": "--key",
     "judge": "--judge",
     "engine_host": "--engine-host",
+    "nccl": "--engine-nccl",
     "python": "--engine-python",
     "secret_file": "--engine-secret",
     "exchange": "--engine-exchange",

@@ -41,8 +41,9 @@ class Permissions:
     sandbox; with `trust_remote_code` Python files in a model's directory are executed. `keys` are names of
     environment variables that may be sent to an LLM judge, and `judges` the hosts that it may use. The others are
     those of `EngineAccess`: `engine_python` runs engines of vLLM, engines on `engine_hosts` get prompts and weights,
-    `engine_secret` is a file with their secret, and `engine_exchange` the directory for weights.
-    `agent_command` is the command of the program that is the agent. Raises `Usage` for a string in place of a list.
+    those on `engine_nccl` may get weights by NCCL, unencrypted, `engine_secret` is a file with their secret, and
+    `engine_exchange` the directory for weights. `agent_command` is the command of the program that is the agent.
+    Raises `Usage` for a string in place of a list.
     """
 
     use: Sequence[str | Path] = ()
@@ -51,13 +52,14 @@ class Permissions:
     keys: Sequence[str] = ()
     judges: Sequence[str] = ()
     engine_hosts: Sequence[str] = ()
+    engine_nccl: Sequence[str] = ()
     engine_python: str | Path = ""
     engine_secret: str | Path = ""
     engine_exchange: str | Path = ""
     agent_command: str = ""
 
     def __post_init__(self) -> None:
-        for name in ("use", "keys", "judges", "engine_hosts"):
+        for name in ("use", "keys", "judges", "engine_hosts", "engine_nccl"):
             if isinstance(getattr(self, name), str | Path):  # the message leaves out the text: it may be a key itself
                 raise Usage(f"{name} is one text; expected a list of texts", fix=f"write it in brackets: {name}=[...]")
 
@@ -66,7 +68,11 @@ class Permissions:
         """What engines in other processes may use."""
         python, secret, exchange = map(str, (self.engine_python, self.engine_secret, self.engine_exchange))
         return EngineAccess(
-            python=python, hosts=tuple(self.engine_hosts), secret_file=secret, exchange_directory=exchange
+            python=python,
+            hosts=tuple(self.engine_hosts),
+            nccl_hosts=tuple(self.engine_nccl),
+            secret_file=secret,
+            exchange_directory=exchange,
         )
 
 
@@ -97,6 +103,7 @@ class UserCode:
             "judges": self.judge_access.allowed_hosts,
             "keys": self.judge_access.key_variables,
             "engine_hosts": self.engine_access.hosts,
+            "engine_nccl": self.engine_access.nccl_hosts,
             "engine_python": self.engine_access.python,
             "engine_secret": self.engine_access.secret_file,
             "engine_exchange": self.engine_access.exchange_directory,

@@ -10,6 +10,7 @@ OPTIONS: Mapping[str, str] = {
     "judges": "--judge",
     "keys": "--key",
     "engine_hosts": "--engine-host",
+    "engine_nccl": "--engine-nccl",
     "engine_python": "--engine-python",
     "engine_secret": "--engine-secret",
     "engine_exchange": "--engine-exchange",

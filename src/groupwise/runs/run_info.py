@@ -42,6 +42,8 @@ class RunInfo:
     """Hosts to which an LLM judge may send requests."""
     engine_hosts: tuple[str, ...] = ()
     """Hosts whose engines get prompts and weights."""
+    engine_nccl: tuple[str, ...] = ()
+    """Those of them that get weights by NCCL."""
     engine_python: str = ""
     """The interpreter of vLLM's environment."""
     engine_secret: str = ""
@@ -98,6 +100,7 @@ OPTIONAL = frozenset(
         "keys",
         "judges",
         "engine_hosts",
+        "engine_nccl",
         "engine_python",
         "engine_secret",
         "engine_exchange",

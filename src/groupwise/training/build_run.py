@@ -10,6 +10,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
+from groupwise.cluster.network_interface import use_interface_towards
 from groupwise.cluster.ray_replicas import RayReplicaLauncher
 from groupwise.config.recipe import Machine, Recipe
 from groupwise.config.resolve_devices import device_label, device_of, find_device, resolved
@@ -462,6 +463,8 @@ def build_engine(recipe: Recipe, model: Model, tokenizer: Tokenizer, access: Eng
         check_engine(recipe, model, mixture(model), access)
         launch = RayReplicaLauncher(recipe, engine.replicas)
         return engine.fleet(model, tokenizer, seed=recipe.seed, experts=experts, access=access, launch=launch)
+    if engine.addresses:
+        use_interface_towards(access.nccl_hosts)
     ranks = recipe.cluster.ranks
     return engine.build(model, tokenizer, seed=recipe.seed, experts=experts, access=access, ranks=ranks)
 

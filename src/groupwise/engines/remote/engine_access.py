@@ -13,19 +13,24 @@ class EngineAccess:
     """What the command line lets engines in other processes use. A recipe names none of it.
 
     `python` is the interpreter of vLLM's environment. `hosts` are the other machines whose engines get prompts and
-    weights. `secret_file` has the secret of engines at ports (default: the environment variable GROUPWISE_SECRET).
-    `exchange_directory` is the directory for a file of weights that local engines read (default: memory, or the
-    system's directory for temporary files).
+    weights; those on `nccl_hosts` may get weights by NCCL, which encrypts nothing. `secret_file` has the secret of
+    engines at ports (default: the environment variable GROUPWISE_SECRET). `exchange_directory` is the directory for a
+    file of weights that local engines read (default: memory, or the system's directory for temporary files).
     """
 
     python: str = ""
     hosts: tuple[str, ...] = ()
+    nccl_hosts: tuple[str, ...] = ()
     secret_file: str = ""
     exchange_directory: str = ""
 
     def __post_init__(self) -> None:
         if bad := next((host for host in self.hosts if not is_host(host)), None):
             raise Usage(f"--engine-host {bad!r} is no host", fix="name the host alone, as in --engine-host gpu-1")
+        for host in self.nccl_hosts:
+            if host not in self.hosts and not is_this_machine(host):
+                what = f"--engine-nccl {host}: the command lets no engine on {host} have weights"
+                raise Usage(what, fix=f"if you trust this host, add --engine-host {host}")
 
     def allow(self, hosts: Iterable[str]) -> None:
         """`Usage` for hosts other than this machine that the command line does not name."""

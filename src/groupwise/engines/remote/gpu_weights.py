@@ -1,8 +1,9 @@
-"""Weights on the learner's GPU, which vLLM engines on this host load without a file. *Not run*: no GPU was at hand.
+"""Weights on the learner's GPU, which vLLM engines load without a file. *Not run*: no GPU was at hand.
 
 The engine's side is vLLM's weight transfer (`vllm.distributed.weight_transfer`, version 0.32), in `vllm_engine`. An
-engine on the learner's GPU maps the memory (backend `ipc`); one on another GPU receives it (backend `nccl`). Handles
-and ids are plain values in messages of the wire: neither pickles nor another port.
+engine on the learner's GPU maps the memory (backend `ipc`); one on another GPU, of this host or of one to which the
+command line permits NCCL, receives it (backend `nccl`). Handles and ids are plain values in messages of the wire, and
+no pickle is read.
 """
 
 import asyncio
@@ -23,9 +24,10 @@ from groupwise.engines.remote.wire import IDS, whole
 ON_GPU = "gpu"
 """What a message to an engine has in place of the hash of weights on the learner's GPU."""
 TRANSFERS = IPC, NCCL = "ipc", "nccl"
-"""vLLM's names of the transfers: to an engine on the learner's GPU, and to one on another GPU of the host."""
+"""vLLM's names of the transfers: to an engine on the learner's GPU, and to one on another GPU."""
 LOOPBACK = {"NCCL_SOCKET_IFNAME": "lo"}
-"""Environment variables with which the ranks of a transfer meet on this host only: NCCL does not encrypt."""
+"""Environment variables with which the ranks of a transfer meet on this host only, since NCCL does not encrypt. Values
+of the user, and those towards other hosts (`cluster.network_interface`), stay: NCCL reads them once in a process."""
 PLAIN = (
     "storage_handle", "storage_size_bytes", "storage_offset_bytes", "ref_counter_handle", "ref_counter_offset",
     "event_handle", "event_sync_required",
@@ -63,11 +65,14 @@ class GpuWeights:
         if packed is None:
             raise EngineLost("the weights on the GPU were freed", fix="load the next version")
         if not gpu:
-            raise Usage("the engine has no GPU, and the weights are on one", fix="use --engine-exchange DIR: a file")
+            what = "the engine does not load weights from the learner's GPU"
+            fix = "use --engine-exchange DIR: a file; on another host: groupwise serve --nccl, or drop --engine-nccl"
+            raise Usage(what, fix=fix)
         fields = self.tensors.as_json()
         if gpu == self.gpu:
             return await load(transfer=IPC, handle=exported(packed), **fields)
-        os.environ.update(LOOPBACK)
+        for name, interface in LOOPBACK.items():
+            os.environ.setdefault(name, interface)
         unique_id = nccl.unique_id()
         # A daemon: NCCL waits for a lost rank for ever.
         sent = asyncio.ensure_future(in_daemon_thread(broadcast, packed, self.tensors, unique_id))

@@ -4,10 +4,12 @@ import asyncio
 from collections import defaultdict
 from collections.abc import Awaitable, Callable
 from time import monotonic
+from typing import TypeVar
 
 from groupwise.data import SEND_SECONDS, SENT_BYTES
 from groupwise.engines.remote.weights_file import WeightsFile
 
+T = TypeVar("T")
 AT_ONCE = 16
 """The most uploads at a time: each has a thread, and a window of parts in memory."""
 
@@ -34,10 +36,15 @@ class HostUploads:
     async def again(self, file: WeightsFile, host: str, send: Callable[[], Awaitable[None]]) -> None:
         """Send a file to a host, in any case."""
         async with self._places:
-            size, start = file.path.stat().st_size, monotonic()
-            await send()
-            self._bytes, self._seconds = self._bytes + size, self._seconds + monotonic() - start
+            await self.counted(file.path.stat().st_size, send())
         self._newest[host] = file.sha256
+
+    async def counted(self, size: int, sending: Awaitable[T]) -> T:
+        """Wait until `size` bytes of weights are sent, and count them and the seconds."""
+        start = monotonic()
+        result = await sending
+        self._bytes, self._seconds = self._bytes + size, self._seconds + monotonic() - start
+        return result
 
     def figures(self) -> dict[str, float]:
         """The bytes sent since the last call, and the seconds of these uploads, added up; empty if there was none."""

@@ -178,8 +178,9 @@ class RemoteEngine:
         """
         load = {"version": file.version, "sha256": file.sha256, "trainer": self._trainer}
         if isinstance(file.in_memory_weights, GpuWeights):
-            more = file.in_memory_weights.tensors.bytes / PACE
-            reply = await file.in_memory_weights.send(partial(self._call, "load", more=more, **load), self.gpu)
+            size = file.in_memory_weights.tensors.bytes
+            sending = file.in_memory_weights.send(partial(self._call, "load", more=size / PACE, **load), self.gpu)
+            reply = await (sending if self.same_host else self.uploads.counted(size, sending))
         elif self.same_host:
             more = file.path.stat().st_size / PACE
             reply = await self._call("load", more=more, file=str(file.path), **load)

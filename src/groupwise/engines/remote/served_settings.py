@@ -13,7 +13,7 @@ from typing import ClassVar, Literal
 import torch
 from torch import nn
 
-from groupwise.core import EngineLost
+from groupwise.core import EngineLost, Usage
 from groupwise.data import gap_bound
 from groupwise.engines import Native
 from groupwise.engines.remote import tls_replica
@@ -163,13 +163,26 @@ class Served(Native):
         return self.maps_memory and not (access.exchange_directory or self.addresses) and can_seal(size)
 
     def publishes_on_gpu(self, access: EngineAccess, target: EngineRequirements) -> bool:
-        """Whether weights go to the engines from the learner's GPU: each is on one GPU, and a child process here.
+        """Whether weights go to the engines from the learner's GPU, and not through a file."""
+        return not self.reason_for_file(access, target)
 
-        The command line names no directory for a file, and the learner has a whole model.
+    def reason_for_file(self, access: EngineAccess, target: EngineRequirements) -> str:
+        """Why the engines do not load weights from the learner's GPU; empty if they do.
+
+        Each then is on one GPU, and a child process here or on a host to which the command line permits NCCL.
         """
-        local = not (access.exchange_directory or self.addresses or target.device_from_launcher)
-        whole = target.device.startswith("cuda") and not target.gathers_layers
-        return self.loads_from_gpu and self.gpus_per_replica == 1 and whole and local
+        addresses = [(text.partition("#")[0], TlsAddress.parse(text)) for text in self.addresses]
+        others = [name for name, address in addresses if not address or address.host not in access.nccl_hosts]
+        reasons = {
+            f"engines of the kind {type(self).__name__} load a file": not self.loads_from_gpu,
+            "engines of several devices load a file": self.gpus_per_replica > 1,
+            "the learner is on a CPU": not target.device.startswith("cuda"),
+            "rank 0 of the sharded learner has no whole model: it gathers layers": target.gathers_layers,
+            f"the command names {access.exchange_directory} for a file": bool(access.exchange_directory),
+            "a launcher starts the engines": target.device_from_launcher,
+            f"{', '.join(others)} may get a file only, and all engines load the same": bool(others),
+        }
+        return next((reason for reason, holds in reasons.items() if holds), "")
 
     def fleet(
         self, model: Model, tokenizer: Tokenizer, *, seed: int, experts: MixtureOfExpertsSizes | None,
@@ -234,6 +247,7 @@ class Served(Native):
         if not target.device_from_launcher:
             self.replica_devices(target)
         self.secret(access)
+        self.check_nccl(model, target, access)
         exchange = new_exchange(access)
         try:
             size = published_bytes(model)
@@ -242,6 +256,14 @@ class Served(Native):
                 exchange.check_room(size)
         finally:
             exchange.close()
+
+    def check_nccl(self, model: nn.Module, target: EngineRequirements, access: EngineAccess) -> None:
+        """`Usage` with the reason if the command line permits NCCL to engines that load a file."""
+        if access.nccl_hosts and self.addresses:
+            reason = self.reason_for_file(access, target) or ("its base is in 4 bits" if is_quantized(model) else "")
+            if reason:
+                fix = "drop --engine-nccl: they get a file over TLS, once per host"
+                raise Usage("the engines on other hosts cannot get weights by NCCL", evidence=reason, fix=fix)
 
     def check_servable(self, model: nn.Module, experts: MixtureOfExpertsSizes | None) -> None:
         """`Usage` with the reason if the engines cannot build the model, or its outline, again."""

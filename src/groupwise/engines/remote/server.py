@@ -19,7 +19,7 @@ from torch import nn
 from groupwise.core import EngineLost, Storage, Usage, open_regular
 from groupwise.data import COLDEST, Engine, SharesDevice
 from groupwise.data.rollout_json import to_json
-from groupwise.engines.remote.gpu_weights import TRANSFERS, PackedTensorLayout
+from groupwise.engines.remote.gpu_weights import NCCL, TRANSFERS, PackedTensorLayout
 from groupwise.engines.remote.incoming_weights import IncomingWeights, IncomingWeightsStore
 from groupwise.engines.remote.keepalive import VANISHED
 from groupwise.engines.remote.secret import HEXADECIMAL
@@ -282,7 +282,7 @@ class EngineServer:
 
     async def _hello(self, message: dict[str, Any], client: AcceptedConnection) -> dict[str, Any]:
         steps = self.engine.steps if isinstance(self.engine, CountsForwardPasses) else 0
-        gpu = self.engine.gpu_uuid if isinstance(self.engine, LoadsFromGpu) and not self.uploads else ""
+        gpu = self.engine.gpu_uuid if isinstance(self.engine, LoadsFromGpu) else ""
         identity = {**asdict(self.identity), "gpu": gpu, "host": self.uploads.host if self.uploads else ""}
         return {"protocol": PROTOCOL, "version": self.engine.version, "steps": steps, **identity}
 
@@ -322,11 +322,12 @@ class EngineServer:
 
     async def _load_from_gpu(self, version: int, message: dict[str, Any]) -> None:
         """Load weights from the learner's GPU. `Usage` if the engine cannot; ValueError for a malformed message."""
-        if not isinstance(self.engine, LoadsFromGpu) or self.uploads or not self.engine.gpu_uuid:
+        if not isinstance(self.engine, LoadsFromGpu) or not self.engine.gpu_uuid:
             raise Usage("this engine does not load weights from the learner's GPU", fix="load a weights file")
-        transfer, handle = message.get("transfer"), message.get("handle")
-        if transfer not in TRANSFERS or not isinstance(handle, dict):
-            raise ValueError(f"a transfer is {' or '.join(TRANSFERS)}, with a handle")
+        transfer, handle = str(message.get("transfer")), message.get("handle")
+        known = (NCCL,) if self.uploads else TRANSFERS  # memory has handles for processes of its host
+        if transfer not in known or not isinstance(handle, dict):
+            raise ValueError(f"a transfer is {' or '.join(known)}, with a handle")
         async with self._loading:
             await self.engine.load_from_gpu(version, transfer, handle, PackedTensorLayout.from_json(message))
 

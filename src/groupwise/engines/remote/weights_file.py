@@ -75,7 +75,7 @@ def seal_weights(version: int, weights: Mapping[str, Tensor]) -> WeightsFile:
 
 
 def keep_on_gpu(version: int, weights: Mapping[str, Tensor]) -> WeightsFile:
-    """A copy of weights on their GPU, for vLLM engines on this host."""
+    """A copy of weights on their GPU, for vLLM engines."""
     return WeightsFile(version, Path(f"weights {version} on the GPU"), ON_GPU, GpuWeights(weights))
 
 
@@ -117,12 +117,24 @@ def read_weights(path: Path, sha256: str) -> dict[str, Tensor]:
 
     With `SEALED` as the hash, those in sealed memory, which they map.
     """
-    try:
+    with _reading(path):
         if sha256 == SEALED:
             return _read_sealed(path)
+        check_weights(path, sha256)
+        return load_file(path)
+
+
+def check_weights(path: Path, sha256: str) -> None:
+    """`Storage` if a weights file cannot be read, or if its hash differs."""
+    with _reading(path):
         if (digest := _sha256(path)) != sha256:
             raise damaged(str(path), digest, sha256)
-        return load_file(path)
+
+
+@contextmanager
+def _reading(path: Path) -> Iterator[None]:
+    try:
+        yield
     except (OSError, SafetensorError) as error:
         fix = "check the disk of that directory; --engine-exchange DIR names another one"
         raise Storage(f"the weights in {path} cannot be read", evidence=str(error), fix=fix) from error

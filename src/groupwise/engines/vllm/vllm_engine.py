@@ -20,9 +20,10 @@ from typing import Any
 
 import numpy as np
 import torch
+from safetensors.torch import load_file
 from torch import Tensor
 
-from groupwise.core import EngineLost, Storage, Usage
+from groupwise.core import EngineLost, Usage
 from groupwise.data import ContextKey, Generation, GenerationRequest, Ids, Picture
 from groupwise.data.pictures import MOST_PICTURES
 from groupwise.engines.native.running_batch import completes_stop
@@ -34,8 +35,8 @@ from groupwise.engines.remote.tls_replica import announce, serve_hosts
 from groupwise.engines.remote.weights_file import (
     HERE,
     WeightsFilesDirectory,
+    check_weights,
     most_file_bytes,
-    read_weights,
     write_weights,
 )
 from groupwise.engines.vllm.vllm_pictures import ARCHITECTURES, IMAGE, PicturePlacer, PlacedPicture
@@ -56,10 +57,11 @@ class VllmSettings(ReplicaSettings):
 
     With a `socket`, it listens there. With `listen`, HOST:PORT, it listens there for trainers on other hosts, with the
     key and the secret in these files (see `serve_hosts`), and keeps their weights in the directory
-    `exchange_directory`, which the open file `lock` holds, or in a new one. vLLM computes in another process, which is
-    lost if it does not answer within `deadline` seconds. With `can_sleep`, it can free its memory. On a GPU, it takes
-    `gpu_memory_utilization` of the memory, and runs CUDA graphs unless `enforce_eager`; with `batch_invariant`, vLLM's
-    kernels do not depend on the other requests. `tensor_parallel_size` workers share each layer.
+    `exchange_directory`, which the open file `lock` holds, or in a new one; with `nccl` they may send weights by NCCL.
+    vLLM computes in another process, which is lost if it does not answer within `deadline` seconds. With `can_sleep`,
+    it can free its memory. On a GPU, it takes `gpu_memory_utilization` of the memory, and runs CUDA graphs unless
+    `enforce_eager`; with `batch_invariant`, vLLM's kernels do not depend on the other requests. `tensor_parallel_size`
+    workers share each layer.
     """
 
     keyed_randomness: bool
@@ -74,8 +76,14 @@ class VllmSettings(ReplicaSettings):
     listen: str = ""
     tls_key_file: str = ""
     secret_file: str = ""
+    nccl: bool = False
     exchange_directory: str = ""
     lock_descriptor: int = -1
+
+    @property
+    def loads_from_gpu(self) -> bool:
+        """Whether the engine loads weights from the learner's GPU: it is on one GPU, and other hosts may use NCCL."""
+        return self.device.startswith("cuda") and self.tensor_parallel_size == 1 and (self.nccl or not self.listen)
 
 
 class VllmEngine:
@@ -86,7 +94,7 @@ class VllmEngine:
     """
 
     gpu_uuid = ""
-    """The UUID of the engine's GPU; empty on a CPU, and on several GPUs."""
+    """The UUID of the engine's GPU; empty if it takes a file: on a CPU, on several GPUs, for hosts without NCCL."""
 
     def __init__(self, llm: Any, shape: ModelSizes, tokenizer: Tokenizer, settings: VllmSettings) -> None:
         from vllm import SamplingParams  # pyright: ignore[reportMissingImports]
@@ -142,7 +150,7 @@ class VllmEngine:
             enable_sleep_mode=settings.can_sleep,
         )  # fmt: skip
         engine = cls(AsyncLLM.from_engine_args(arguments), shape, tokenizer, settings)
-        if on_gpu and settings.tensor_parallel_size == 1:
+        if settings.loads_from_gpu:
             (engine.gpu_uuid,) = await engine._llm.collective_rpc("gpu_uuid")
         await engine._llm.collective_rpc("count_steps")
         if isinstance(shape, DecoderShape):  # other models are modules of transformers, whose angles are as vLLM's
@@ -216,10 +224,9 @@ class VllmEngine:
         if the file is damaged. After any other failure, the engine has no weights.
         """
         async with self._loading:
-            for problem in await self._llm.collective_rpc("read_file", args=(str(file), sha256)):
-                if problem:
-                    raise Storage(f"the weights file {file} is damaged", evidence=problem, fix="load the weights again")
-            await self._replace(version, "replace_weights")
+            # Here and not in each worker: vLLM samples meanwhile, and several devices need one hash.
+            await asyncio.to_thread(check_weights, file, sha256)
+            await self._replace(version, "replace_weights", str(file))
 
     async def load_from_gpu(
         self, version: int, transfer: str, handle: dict[str, Any], tensors: PackedTensorLayout
@@ -343,7 +350,6 @@ class WorkerExtension:
     finish_weight_update: Callable[[], None]
     shutdown_weight_transfer_engine: Callable[[], None]
     _steps: int
-    _read: dict[str, Tensor]
 
     def count_steps(self) -> None:
         """Count the forward passes from now on."""
@@ -358,14 +364,6 @@ class WorkerExtension:
     def steps(self) -> int:
         """The number of forward passes."""
         return self._steps
-
-    def read_file(self, path: str, sha256: str) -> str:
-        """Read a weights file for `replace_weights`. Returns the reason if it is damaged, else an empty text."""
-        try:
-            self._read = read_weights(Path(path), sha256)
-        except Storage as error:
-            return str(error)
-        return ""
 
     def gpu_uuid(self) -> str:
         """The UUID of the worker's GPU."""
@@ -388,10 +386,9 @@ class WorkerExtension:
         self.shutdown_weight_transfer_engine()
         self._pack_output_layer()
 
-    def replace_weights(self) -> None:
-        """Load the weights that were read."""
-        self.reload_weights(weights_iterator=iter(self._read.items()))
-        self._read = {}
+    def replace_weights(self, path: str) -> None:
+        """Load the weights in a file. Its tensors are mapped, and vLLM copies the worker's part of each."""
+        self.reload_weights(weights_iterator=iter(load_file(path).items()))
         self._pack_output_layer()
 
     def _pack_output_layer(self) -> None:

@@ -15,7 +15,7 @@ def vllm_program(spec: VllmSettings, python: str) -> ReplicaProgram:
     """The program of one engine, in an environment that imports this groupwise. It writes to the spec's directory."""
     environment = child_environment(Path(spec.model_directory), spec.threads)
     if spec.device != "cpu":
-        environment |= LOOPBACK
+        environment = environment if spec.nccl else {**LOOPBACK, **environment}
         environment["VLLM_BATCH_INVARIANT"] = str(int(spec.batch_invariant))
         environment["VLLM_USE_V2_MODEL_RUNNER"] = "0"  # `WorkerExtension.use_keys` replaces the first runner's sampler
     module = VllmSettings.__module__

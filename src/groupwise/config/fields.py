@@ -176,7 +176,7 @@ MEANINGS: dict[str, tuple[str, str, str]] = {
     "cluster.launch": ("the processes of a run are started by it, by others, or on the nodes of Ray", "", "ray"),
     "cluster.ranks": ("processes that share the microbatches of each optimizer step", "processes", "2"),
     "cluster.reduction_lanes": (
-        "microbatches whose gradients are added in a tree, a power of two; equal lanes give equal bits on any ranks",
+        "microbatches whose gradients are added in a tree, a power of two; on CPUs equal lanes give equal bits",
         "",
         "4",
     ),

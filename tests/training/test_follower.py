@@ -387,11 +387,11 @@ def test_a_schedule_reaches_the_other_ranks(monkeypatch: pytest.MonkeyPatch) -> 
     seen: list[Any] = []
     monkeypatch.setattr(rank_worker, "follower", lambda *_: learner)
     monkeypatch.setattr(Learner, "follow", lambda self, header, tensors, objective, *_: seen.append(objective))
-    begins = message({"do": "iteration", "iteration": 2, "memories": {"a": 1.0}})
+    begins = message({"do": "iteration", "iteration": 2, "method_states": {"a": 1.0}})
     told = Told(start_message(recipe_of_followers(recipe), learner), begins, message({"do": "step"}))
     rank_worker.follow(told, UserCode())
     assert [objective.surrogate.high for objective in seen] == [pytest.approx(0.3)]
-    assert learner.memories == {"a": 1.0}
+    assert learner.method_states == {"a": 1.0}
 
 
 def test_a_message_is_json_and_tensors() -> None:

@@ -123,7 +123,7 @@ MEANINGS: dict[str, tuple[str, str, str]] = {
     "method.epochs": ("passes over the samples of an iteration", "epochs", "2"),
     "method.old_logprobs": ("the old log-probs: computed again by the learner, or the engine's", "", "engine"),
     "method.models": ("side models by name: references, teachers, critics", "", '{ ref = "InitialPolicy" }'),
-    "method.memory": ("numbers that outlive an iteration, by name", "", '{ kl = "AdaptiveKL" }'),
+    "method.states": ("numbers that outlive an iteration, by name", "", '{ kl = "AdaptiveKL" }'),
     "method.schedules": ("constants that change over the run, by their dotted names", "", "{}"),
     "method.objective.surrogate": ("the gain of a token", "", "Clip"),
     "method.objective.weights": ("factors of a token's gain", "", "[]"),

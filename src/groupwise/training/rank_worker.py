@@ -221,10 +221,10 @@ def follow(ranks: ReplicatedRanks, use: UserCode) -> None:
         return_freed_memory()
         header, tensors = read_message(content)
         if header["do"] == "iteration":
-            learner.memories = header["memories"]
-            method = recipe.method.at(ScheduleInput(header["iteration"], recipe.iterations, learner.memories))
+            learner.method_states = header["method_states"]
+            method = recipe.method.at(ScheduleInput(header["iteration"], recipe.iterations, learner.method_states))
         elif header["do"] == "held_out":
-            learner.memories = header["memories"]
+            learner.method_states = header["method_states"]
             method = method_of(recipe, learner)
         elif header["do"] == "weights":
             learner.weights(header["names"])

@@ -42,7 +42,7 @@ def with_passes(recipe: Recipe, epochs: float, rows: int) -> Recipe:
 
 def method_of(recipe: Recipe, learner: Learner) -> Method:
     """The method of the held-out loss: all evaluations have the constants of the first iteration."""
-    return recipe.method.at(ScheduleInput(0, recipe.iterations, learner.memories))
+    return recipe.method.at(ScheduleInput(0, recipe.iterations, learner.method_states))
 
 
 async def held_out_metrics(

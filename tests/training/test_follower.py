@@ -97,11 +97,11 @@ def test_signals_end_a_run_whose_rank_is_stopped(
 ) -> None:
     """The first signal requests a stop, which needs the rank; the second ends the run before `cluster.deadline`.
 
-    A replica is stopped while it learns, a shard while it saves.
+    A replica is stopped while it learns, a shard while it saves. Before, rank 0 says that it waits.
     """
     lines: list[str] = []
     waits, first, over = Event(), Event(), Event()
-    send, handle = ShardedRanks.send, SignalWatchdog._signal
+    handle = SignalWatchdog._signal
 
     def interrupt() -> None:
         """Two signals, once rank 0 waits; together they would count as one. None after the run: it would end pytest."""
@@ -113,11 +113,6 @@ def test_signals_end_a_run_whose_rank_is_stopped(
         lines.append(line)
         if stopped and re.match(r"waiting for rank 1 for \d+ s: ", line):
             waits.set()
-
-    def sent(self: ShardedRanks, content: bytes, own: Sequence[bytes] = ()) -> None:
-        if b'"save"' in content and stopped:
-            waits.set()
-        send(self, content, own)
 
     def handled(self: SignalWatchdog, number: int, frame: FrameType | None) -> None:
         first.set()
@@ -138,7 +133,6 @@ def test_signals_end_a_run_whose_rank_is_stopped(
     settings |= {"save.every": 1 if shard == "full" else 0}
     monkeypatch.setattr("groupwise.cluster.rank_work_thread.REPORT", 0.3)
     monkeypatch.setattr(ProgressPrinter, "notify", said)
-    monkeypatch.setattr(ShardedRanks, "send", sent)
     monkeypatch.setattr(SignalWatchdog, "_signal", handled)
     try:
         with pytest.raises(KeyboardInterrupt):

@@ -117,7 +117,7 @@ async def take_steps(
     """Take an iteration's optimizer steps; with lag, the event loop samples meanwhile."""
     with recorder.phase("learn", watched_as=AHEAD if max_staleness else ""):
         apart = max_staleness or learner.ranks.size > 1
-        taken = await in_thread(steps, learner.ranks, recorder.notify) if apart else steps()
+        taken = await in_thread(steps) if apart else steps()
     if max_staleness:
         recorder.add_seconds("engine_idle", ahead.idle)
         with recorder.phase("wait", watched_as=AHEAD):
@@ -154,7 +154,7 @@ async def load(engine: Engine, learner: Learner, recorder: RunRecorder, version:
 
     async def loaded() -> bool:
         sharded = learner.ranks.shards
-        weights = await in_thread(learner.weights, learner.ranks, recorder.notify) if sharded else learner.weights()
+        weights = await in_thread(learner.weights) if sharded else learner.weights()
         await engine.load(version, weights)
         return True
 

@@ -56,7 +56,7 @@ def test_a_run_of_several_processes_is_refused(changes: dict[str, Any], tmp_path
 
 
 def test_a_run_with_engines_on_other_hosts_gives_the_rate_of_sending_weights(tmp_path: Path) -> None:
-    """Two hosts got 300 MB each, at a time; later one got them again. The seconds of its phases are not one device's."""
+    """Two hosts got 300 MB each, at a time; later one got them again. The seconds of its phases are of more devices."""
     bytes_, taken = "engine/sent_bytes", "engine/send_seconds"
     sent: list[dict[str, float]] = [{bytes_: 600e6, taken: 5.0}, {}, {bytes_: 300e6, taken: 1.0}]
     run = stored(tmp_path / "two hosts", [{**seconds(1, 1), **line} for line in sent])

@@ -198,10 +198,9 @@ def hold(ray: Any, node: str, held: list[Any], needs: ProcessResources, device: 
         return ray.get(actor.gpu.remote(), timeout=PLACED)
     except ray.exceptions.RayError as error:
         what = f"Ray has no {described(needs.bundle)} on this node for rank 0 within {PLACED:g} s"
-        asked = (
-            f"asked: {described(needs.bundle)}, for {f'machine.device {device}' if needs.gpus else 'machine.threads'}"
-        )
-        raise Usage(what, evidence="\n".join([asked, *free(ray, node)]), fix=room_for_rank_0(needs)) from error
+        field = f"machine.device {device}" if needs.gpus else "machine.threads"
+        evidence = [f"asked: {described(needs.bundle)}, for {field}", *free(ray, node)]
+        raise Usage(what, evidence="\n".join(evidence), fix=room_for_rank_0(needs)) from error
 
 
 def room_for_rank_0(needs: ProcessResources) -> str:

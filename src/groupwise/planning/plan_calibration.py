@@ -36,7 +36,8 @@ def calibrated(
         rate, seconds = sum(size for size, _ in sent) / sum(taken for _, taken in sent), median(x for _, x in sent)
         source = f"{machines.rates_source}; weights sent at {rate / 1e9:.3g} GB/s to a host, measured in {run.name}"
         if seconds < SHORT:
-            source += f" (in {seconds:.2g} s for each version, of which about {CONNECTING:g} s connect: low for larger weights)"
+            shares = f"{seconds:.2g} s for each version, of which about {CONNECTING:g} s connect"
+            source += f" (in {shares}: low for larger weights)"
         return replace(machines, publish_bandwidth_gb_s=rate / 1e9, rates_source=source)
     check_measurable(run, recipe)
     sampling, learning = phase_seconds(run)
@@ -64,7 +65,7 @@ def check_measurable(run: Path, recipe: Recipe) -> None:
 
 
 def sent_weights(run: Path) -> list[tuple[float, float]]:
-    """The bytes to each host of engines and the seconds, for each time that a run sent weights; empty if it sent none."""
+    """The bytes and the seconds of each iteration in which a run sent weights, added over hosts; empty without one."""
     lines = read_lines(RunLayout(run).timings)
     return [(line[SENT_BYTES], line[SEND_SECONDS]) for line in lines if line.get(SENT_BYTES) and line.get(SEND_SECONDS)]
 

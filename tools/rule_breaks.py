@@ -15,7 +15,7 @@ from groupwise.objective import Objective
 from groupwise.rollout.rollout_buffer import RolloutBuffer, eligible_answers
 from groupwise.training.loop import compute_advantages
 
-FORMULA = ("filter", "shaping", "advantage", "credit", "mask", "objective", "auxiliary_losses", "memory")
+FORMULA = ("filter", "shaping", "advantage", "credit", "mask", "objective", "auxiliary_losses", "states")
 """Fields of a method that its transcription and the laws cover; strategies and curricula have other tests."""
 SHARED = (Segments, eligible_answers, RolloutBuffer._marked, compute_advantages, make_plan, Objective)
 """What every method runs."""

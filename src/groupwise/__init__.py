@@ -13,7 +13,6 @@ imported on first use. Everything else is imported from its room: `from groupwis
 import os
 import sys
 from importlib import import_module
-from importlib.util import find_spec
 from typing import Any
 
 __all__ = [
@@ -109,22 +108,32 @@ def __getattr__(name: str) -> Any:
 
         value = globals()[name] = answering(name, getattr(import_module(room), name))
         return value
-    fix = _answer_of_trl(name) or (f"; from {room} import {name}" if room else _similar(name))
-    message = f"{__name__} has no attribute {name!r}{fix}"
-    if fix and _is_imported(name):
-        raise ImportError(message, name=__name__)  # `from groupwise import NAME` drops the message of another error
+    message = f"{__name__} has no attribute {name!r}{_advice(name)}"
     raise AttributeError(message, name=name, obj=sys.modules[__name__])
 
 
-def _is_imported(name: str) -> bool:
-    """Whether the statement `from groupwise import` asks for this attribute, and it is no submodule."""
-    from inspect import currentframe
+class _AdviceFinder:
+    """Gives `from groupwise import NAME` the message of `gw.NAME`, which that statement drops.
 
-    frame = currentframe()
-    while frame is not None and frame.f_code.co_name in ("_is_imported", "__getattr__"):  # also wrappers of the two
-        frame = frame.f_back
-    caller = frame.f_code.co_name if frame is not None else ""
-    return caller == "_handle_fromlist" and find_spec(f"{__name__}.{name}") is None
+    The statement then asks the finders for a submodule of that name. This finder is the last one, so there is none.
+    """
+
+    @staticmethod
+    def find_spec(fullname: str, path: object = None, target: object = None) -> None:
+        package, _, name = fullname.rpartition(".")
+        if package == __name__ and (advice := _advice(name)):
+            raise ImportError(f"{package} has no attribute {name!r}{advice}", name=fullname)
+
+
+sys.meta_path.append(_AdviceFinder)
+
+
+def _advice(name: str) -> str:
+    """What a user writes in place of a name that the package lacks; empty if no name is near it."""
+    from groupwise.core.lazy_imports import home_of
+
+    room = "" if name.startswith("_") else home_of(name)
+    return _answer_of_trl(name) or (f"; from {room} import {name}" if room else _similar(name))
 
 
 def _answer_of_trl(name: str) -> str:

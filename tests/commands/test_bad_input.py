@@ -250,6 +250,7 @@ def test_directories_that_are_not_runs(home: Path, capsys: pytest.CaptureFixture
         assert "the run in none is empty" in error_of(capsys, 3, command, "none")
         assert "missing is not a run" in error_of(capsys, 3, command, "missing")
     assert "there is no model at missing" in error_of(capsys, 3, "eval", "missing")
+    assert "did you mean calculator?" in error_of(capsys, 3, "eval", "calculater")
     (home / "file").write_text("")
     assert "could not be written" in error_of(capsys, 6, "train", *SMALL, "--out", "file/runs")
     assert "file" in error_of(capsys, 6, "train", *SMALL, "--out", "file")

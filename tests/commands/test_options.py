@@ -119,11 +119,35 @@ def test_the_help_shows_the_command_s_own_examples(command: Command, capsys: pyt
             check_options(a.command, named_fields(overrides))
 
 
+@pytest.mark.parametrize("command", COMMANDS, ids=lambda command: command.name)
+def test_the_help_says_what_each_argument_is(command: Command) -> None:
+    assert all(settings.get("help") for _, settings in (*command.arguments, *command.options))
+
+
+NEEDING = [c for c in COMMANDS if any(settings.get("nargs", "+") == "+" for _, settings in c.arguments)]
+"""Commands that cannot do without an argument."""
+
+
+@pytest.mark.parametrize("command", NEEDING, ids=lambda command: command.name)
+def test_an_error_of_a_command_has_its_form_and_an_example_in_a_few_lines(
+    command: Command, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ending:
+        main([command.name])
+    error = capsys.readouterr().err
+    assert ending.value.code == 2 and len(error.splitlines()) <= 5
+    assert error.startswith(f"usage: groupwise {command.name} ") and "\nerror: " in error
+    assert f"such as: {EXAMPLES[command.name].splitlines()[0]}" in error
+
+
 @pytest.mark.parametrize("columns", [60, 80, 120, 200])
 def test_the_help_fits_the_terminal(columns: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", str(columns))
     table, _ = parser()
     (subcommands,) = (action for action in table._actions if isinstance(action, argparse._SubParsersAction))
+    for command in subcommands.choices.values():
+        text, _, _ = command.format_help().partition("\nexamples:")
+        assert all(len(line) <= max(columns, 80) for line in text.splitlines())
     lines = subcommands.choices["train"].format_help().splitlines()
     fields = lines[lines.index("examples:") :]
     assert all(len(line) <= max(columns, 80) for line in fields)

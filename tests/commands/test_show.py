@@ -21,6 +21,7 @@ from groupwise.commands.check import errors_text
 from groupwise.commands.methods import alike, entries, likeness, list_methods
 from groupwise.commands.show_and_diff import read, show, show_diff, table
 from groupwise.config.diff import changed_fields
+from groupwise.config.packaged import packaged_recipes
 from groupwise.config.recipe_toml import read_recipe, write
 from groupwise.config.registry import methods
 from groupwise.config.user_code import Permissions, load_use
@@ -96,6 +97,14 @@ def test_show_and_diff_read_files_and_runs(tmp_path):
     assert show_diff(str(run), str(DEFAULT)) == "no difference"
     assert show_diff("dapo", str(other)) == "minibatches: 16 -> 4"
     assert show_diff("dapo", "dapo") == "no difference"
+
+
+def test_packaged_recipes_are_shown_and_compared_by_name(capsys):
+    for name in packaged_recipes():
+        assert main(["show", name]) == 0, name
+    capsys.readouterr()
+    assert main(["diff", "calculator", "big_sums"]) == 0
+    assert "task: Calculator -> BigSums" in capsys.readouterr().out
 
 
 def test_user_code_is_shown_by_name_and_not_imported(home):

@@ -1,6 +1,7 @@
 """Each option of TRL's GRPOConfig and GRPOTrainer, and each main key of verl, is answered with the line to write."""
 
 import re
+import sys
 import tomllib
 from dataclasses import fields
 from pathlib import Path
@@ -92,6 +93,7 @@ def test_another_name_is_no_attribute_and_both_ways_to_use_it_have_the_advice(
     with pytest.raises(ImportError, match="cannot import name 'xyzzy'"):
         exec("from groupwise import xyzzy")
     monkeypatch.delattr(groupwise, "advantages", raising=False)  # as before its import
+    monkeypatch.delitem(sys.modules, "groupwise.advantages", raising=False)
     exec("from groupwise import advantages")  # near the name `advantage`, and a room
 
 

@@ -100,7 +100,7 @@ def built(draw: st.DrawFn, cls: type) -> Any:
     chance = random.getstate()  # beartype changes it, which hypothesis reports as a foreign source of randomness
     hints, given = hints_of(cls), {}
     for f in fields(cls):
-        if get_origin(hints[f.name]) is tuple and "Memory" in str(hints[f.name]):
+        if get_origin(hints[f.name]) is tuple and "MethodState" in str(hints[f.name]):
             continue
         required = f.default is f.default_factory  # both MISSING
         if required or draw(st.booleans()):

@@ -33,7 +33,7 @@ LATER = ("loss_share", "weight")
 def whole(seed: int = 0) -> Batch:
     """A batch with every column written and not empty."""
     b = step_of([[2, 0, 3], [1, 4]], seed=seed)
-    b = b.having(logp=b.logp.detach(), subscores={"style": b.verdict_score + 0.5}, memories={"ema": torch.ones(2)})
+    b = b.having(logp=b.logp.detach(), subscores={"style": b.verdict_score + 0.5}, method_states={"ema": torch.ones(2)})
     b = b.having(routes=tuple((bytes([i]),) for i in range(len(b))))
     return b.having(**{name: torch.rand(b.tokens, dtype=torch.float64) for name in LATER})
 

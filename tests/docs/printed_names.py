@@ -30,7 +30,7 @@ from groupwise.methods.families import method_files, methods_with_argument, publ
 FENCE = re.compile(r"^ *```(\w*)[^\n]*\n(.*?)^ *```", re.M | re.S)
 LINE = re.compile(r"[a-z_.]+ = |\[[a-z_.]+\] ")
 SPAN = re.compile(r"(?<!`)`([^`]+)`(?!`)")
-KEYS_OF_USERS = re.compile(r"(template_arguments|method\.(models|memory|schedules)|.*\.(weights|min_mean_scores))\.\w+")
+KEYS_OF_USERS = re.compile(r"(template_arguments|method\.(models|states|schedules)|.*\.(weights|min_mean_scores))\.\w+")
 """Keys that a user chooses."""
 NAMED = ("verifier", "reward", "method")
 """Fields whose text is the name of a verifier or a method."""

@@ -152,21 +152,21 @@ def test_an_answer_without_text_agrees_with_none():
 
 def test_fgrpo_advantages():
     batch = group([1.0, 1, 0, 0], one=[1.0, 0, 1, 1], two=[0.8, 0.6, 0.4, 0.6])
-    batch = replace(batch, memories={"multipliers": {"one": 0.5, "two": 0.2}})
+    batch = replace(batch, method_states={"multipliers": {"one": 0.5, "two": 0.2}})
     part = Lagrangian(("one", "two"))
     assert part(batch.verdict_score, batch).tolist() == close([1.3610, 0.1160, -0.8610, -0.6160])
-    batch = replace(batch, memories={"multipliers": {"one": 1.2, "two": 0.0}})
+    batch = replace(batch, method_states={"multipliers": {"one": 1.2, "two": 0.0}})
     assert part(batch.verdict_score, batch).tolist() == close([1.4660, -0.9340, -0.2660, -0.2660])
-    assert fgrpo().memory[0][1].init() == {"chain_true": 0.0}
+    assert fgrpo().states[0][1].init() == {"chain_true": 0.0}
 
 
 def test_multipliers():
-    memory = LagrangeMultipliers((("one", 0.95), ("two", 0.8)), step_size=0.1)
+    multipliers = LagrangeMultipliers((("one", 0.95), ("two", 0.8)), step_size=0.1)
     batch = group([1.0, 1, 0, 0], one=[1.0, 0, 1, 1], two=[0.8, 0.6, 0.4, 0.6])
-    assert memory({"one": 0.5, "two": 0.2}, batch, {}) == pytest.approx({"one": 0.52, "two": 0.22})
+    assert multipliers({"one": 0.5, "two": 0.2}, batch, {}) == pytest.approx({"one": 0.52, "two": 0.22})
     good = group([1.0], one=[1.0], two=[1.0])
-    assert memory({"one": 0.0, "two": 0.01}, good, {}) == {"one": 0.0, "two": 0.0}, "never below 0"
-    assert memory({"one": 5.0, "two": 5.0}, batch, {}) == {"one": 5.0, "two": 5.0}, "never above the most"
+    assert multipliers({"one": 0.0, "two": 0.01}, good, {}) == {"one": 0.0, "two": 0.0}, "never below 0"
+    assert multipliers({"one": 5.0, "two": 5.0}, batch, {}) == {"one": 5.0, "two": 5.0}, "never above the most"
 
 
 def likelihoods(scores: list[float], p: list[float]) -> Batch:
@@ -269,10 +269,10 @@ def test_tracked_quantile():
     scores = [0.0, 1, 2, 3, 4, 5, 3, 1]
     batch = pack([rollout_of(scores)])
     batch = batch.having(reward=batch.verdict_score)
-    memory = BundleScoreQuantiles(prompts_per_bundle=1)
-    start = memory(memory.init(), batch, {})
+    tracker = BundleScoreQuantiles(prompts_per_bundle=1)
+    start = tracker(tracker.init(), batch, {})
     assert len(start) == 19
-    moved = memory([2.0] * 19, batch, {})
+    moved = tracker([2.0] * 19, batch, {})
     assert moved[3] == pytest.approx(1.9825), "the level 0.2"
 
 
@@ -281,7 +281,7 @@ def test_sum_mean_split():
     part = PromptBundleRiskAdvantage()
     means, r = [0.5, 0.2, 0.9, 0.1, 0.3], [1.0, 0, 1, 0, 1]
     rows = [[x, *[(10 * m - x) / 9] * 9] for m, x in zip(means, r)]
-    batch = replace(pack([rollout_of(row) for row in rows]), memories={"quantiles": [k / 2 for k in range(19)]})
+    batch = replace(pack([rollout_of(row) for row in rows]), method_states={"quantiles": [k / 2 for k in range(19)]})
     a = part(batch.verdict_score, batch)
     first = a[[0, 10, 20, 30, 40]]
     total = first.sum()
@@ -295,7 +295,7 @@ def test_bundles_use_tracked_quantiles():
     batch = pack([rollout_of([1.0, 0, 0, 1]), rollout_of([1.0, 1, 0, 0])])
     batch = batch.having(reward=batch.verdict_score)
     own, tracked = (
-        PromptBundleRiskAdvantage(prompts_per_bundle=2)(batch.verdict_score, replace(batch, memories=m))
+        PromptBundleRiskAdvantage(prompts_per_bundle=2)(batch.verdict_score, replace(batch, method_states=m))
         for m in ({}, {"quantiles": [0.5] * 19})
     )
     assert own.tolist() != tracked.tolist()
@@ -357,7 +357,7 @@ def test_debiased_reward_is_exact():
 def test_forward_correction_is_parallel():
     """A two-armed bandit: the expected gradient is the clean one times 1 - accepts - rejects."""
     accepts, rejects = 0.1, 0.2
-    batch = replace(group([1.0, 0.0]), memories={"rejects": rejects})
+    batch = replace(group([1.0, 0.0]), method_states={"rejects": rejects})
     accepted, rejected = ForwardCorrection()(batch.verdict_score, batch).tolist()
     assert (accepted, rejected) == pytest.approx((0.2, -0.8))
     p = 0.3  # of the correct arm; d log p / d logit is 1 - p for it and -p for the other
@@ -369,7 +369,7 @@ def test_forward_correction_is_parallel():
 
 def test_group_baselines_cancel_the_corrections():
     """Why neither correction has a group baseline after it."""
-    batch = replace(group([1.0, 0, 0, 1, 0, 0, 0, 0]), memories={"rejects": 0.2})
+    batch = replace(group([1.0, 0, 0, 1, 0, 0, 0, 0]), method_states={"rejects": 0.2})
     plain = Standardised()(batch.verdict_score, batch)
     for corrected in (
         DebiasedReward(0.1, 0.2)(batch.verdict_score, batch),
@@ -549,7 +549,7 @@ def test_permuting_answers_permutes_advantages():
     parts = {"chain_true": [0.2, 0.9, 0.5, 0.4]}
     for method in (gdpo(), fgrpo(), drpo(), trust_grpo(), posterior_grpo(), format_length()):
         order = [2, 0, 3, 1]
-        batch = replace(group(scores, lengths, **parts), memories={n: m.init() for n, m in method.memory})
+        batch = replace(group(scores, lengths, **parts), method_states={n: m.init() for n, m in method.states})
         logp = torch.linspace(-1, -0.1, batch.tokens, dtype=torch.float64)
         batch = batch.having(logp_old=logp)
         plain = compute_advantages(batch, method)

@@ -340,7 +340,7 @@ def measured(batch: Batch, answers: Sequence[Answer], method: Method) -> Batch:
             Logp("policy", "other_prompt"): column("hq"),
             Logp("reference", "other_prompt"): column("d"),
         },
-        memories={name: part.init() for name, part in method.memory},
+        method_states={name: part.init() for name, part in method.states},
     )
 
 
@@ -381,7 +381,7 @@ def check_whole_path(
         assert list(batch.sample_keys) == [names[o] for o in every(chosen)], (
             "the selected answers are those of the paper"
         )
-        value = method.at(ScheduleInput(0, 10, {name: part.init() for name, part in method.memory}))
+        value = method.at(ScheduleInput(0, 10, {name: part.init() for name, part in method.states}))
         batch = measured(batch, every(chosen), method)
         compare_steps(paper, value, compute_advantages(batch, value), batch.logp, chosen, np.random.default_rng(seed))
 

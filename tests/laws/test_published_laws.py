@@ -28,15 +28,15 @@ Publish = Callable[..., Method]
 def whole_path(publish: Publish, layout: Sequence[Sequence[int]], seed: int = 0) -> tuple[Method, Batch]:
     """A method, and a batch with every measure, subscore and memory that its parts need."""
     method = publish()
-    memory = {name: part.init() for name, part in method.memory}
-    method = method.at(ScheduleInput(0, 10, memory))
+    states = {name: part.init() for name, part in method.states}
+    method = method.at(ScheduleInput(0, 10, states))
     parts = sorted(m.name for m in method.needs if isinstance(m, Subscore))
     batch = step_of(layout, seed=seed, subscores=parts)
     rng = np.random.default_rng(seed + 3)
     others = [m for m in method.needs if m not in batch.measures and not isinstance(m, Subscore)]
     numbers = {m: torch.from_numpy(-rng.random(batch.tokens)) for m in sorted(others, key=repr)}
     measures = {m: x.requires_grad_() if in_graph(m) else x for m, x in numbers.items()}
-    return method, batch.having(measures=measures, memories=memory)
+    return method, batch.having(measures=measures, method_states=states)
 
 
 def credited(publish: Publish, layout: Sequence[Sequence[int]], seed: int = 0) -> tuple[Objective, Batch]:

@@ -143,7 +143,7 @@ def reward_model(dtype: torch.dtype, lora: Lora | None = None) -> Callable[[Rank
         if lora:
             attach(it, lora, seed=SEED)
         b = batch([[12, 20], [3, 0], [1, 17], [9, 2], [5, 5]])
-        b = b.having(reward=b.verdict_score, memories={})
+        b = b.having(reward=b.verdict_score, method_states={})
         learner = Learner(it, optimizer=AdamW(lr=1e-2), steps=9, ranks=ranks)
         objective = Objective(surrogate=BradleyTerry(centring=0.1), aggregate=pair_mean)
         return trained(learner, b, plans(b, unsplit_unit="group"), objective=objective)

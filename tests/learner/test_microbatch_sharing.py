@@ -70,7 +70,7 @@ def batch() -> Batch:
     n = b.tokens
     b = b.having(
         reward=b.verdict_score, advantage=every_token(centred(b.verdict_score, b), b), logp_old=torch.rand(n).float(),
-        weight=torch.ones(n), loss_share=torch.rand(n).double(), memories={"kl": 0.5},
+        weight=torch.ones(n), loss_share=torch.rand(n).double(), method_states={"kl": 0.5},
         measures={m: torch.rand(n).masked_fill(torch.rand(n) < 0.2, float("nan")) for m in MEASURES},
     )  # fmt: skip
     return b.having(routes=tuple((b"xy",) * (i % 3) for i in range(len(b))))

@@ -1,4 +1,4 @@
-"""The learner: measures, steps, skipped steps, memories and resume."""
+"""The learner: measures, steps, skipped steps, states of the method and resume."""
 
 from dataclasses import replace
 
@@ -139,7 +139,7 @@ def test_restored_state_continues_with_equal_bits():
     assert whole.steps_taken == second.steps_taken == 4
 
 
-def test_memories_are_written_after_the_steps_and_read_in_the_next_batch():
+def test_states_are_written_after_the_steps_and_read_in_the_next_batch():
     class Count:
         def init(self):
             return 0
@@ -147,11 +147,11 @@ def test_memories_are_written_after_the_steps_and_read_in_the_next_batch():
         def __call__(self, state, batch, stats):
             return state + len(batch)
 
-    it = Learner(model(), optimizer=AdamW(), steps=1, memory=(("seen", Count()),))
+    it = Learner(model(), optimizer=AdamW(), steps=1, states=(("seen", Count()),))
     batch = it.compute_measures(pack(ragged()), PLAN, frozenset())
-    assert batch.memories["seen"] == 0
+    assert batch.method_states["seen"] == 0
     it.remember(batch, {})
-    assert it.compute_measures(pack(ragged()), PLAN, frozenset()).memories["seen"] == 24
+    assert it.compute_measures(pack(ragged()), PLAN, frozenset()).method_states["seen"] == 24
 
 
 def test_written_tokens_are_learned():

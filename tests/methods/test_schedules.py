@@ -1,4 +1,4 @@
-"""Schedules read the iteration, their number and the memories; constants that a run reads once have none."""
+"""Schedules read the iteration, their number and the method's states; constants that a run reads once have none."""
 
 from dataclasses import replace
 
@@ -12,12 +12,12 @@ from groupwise.core import InvalidValue, Usage
 from groupwise.methods import (
     CyclicValues,
     LinearRamp,
-    MemoryValue,
     Method,
     PiecewiseConstant,
     Schedule,
     ScheduleInput,
     Staircase,
+    StateValue,
     co_grpo,
     grpo,
     published,
@@ -27,8 +27,8 @@ from groupwise.objective import AdaptiveKL
 
 ADAPTIVE = replace(
     grpo(kl=0.04),
-    memory=(("kl", AdaptiveKL(start_value=0.04)),),
-    schedules=(("objective.penalties.0.coefficient", MemoryValue("kl")),),
+    states=(("kl", AdaptiveKL(start_value=0.04)),),
+    schedules=(("objective.penalties.0.coefficient", StateValue("kl")),),
 )
 
 
@@ -38,7 +38,7 @@ def test_a_ramp_without_a_length_is_over_the_whole_run() -> None:
 
 
 def test_a_constant_follows_a_memory() -> None:
-    assert isinstance(MemoryValue("kl"), Schedule)
+    assert isinstance(StateValue("kl"), Schedule)
     method = ADAPTIVE.at(ScheduleInput(7, 10, {"kl": 0.125}))
     (penalty,) = method.objective.penalties
     assert penalty == replace(grpo().objective.penalties[0], coefficient=0.125)
@@ -51,11 +51,11 @@ def test_an_adaptive_penalty_is_written_and_read_back_and_checked() -> None:
 
 
 def test_a_schedule_of_a_memory_that_is_missing_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"reads memory .kl., which method\.memory does not define"):
-        Method(schedules=(("minibatches", MemoryValue("kl")),))
+    with pytest.raises(ValueError, match=r"reads state .kl., which method\.states does not define"):
+        Method(schedules=(("minibatches", StateValue("kl")),))
 
 
-@pytest.mark.parametrize("path", ["curriculum.size", "unverifiable", "models.reference", "memory.kl.target"])
+@pytest.mark.parametrize("path", ["curriculum.size", "unverifiable", "models.reference", "states.kl.target_kl"])
 def test_a_constant_that_a_run_reads_once_has_no_schedule(path: str) -> None:
     with pytest.raises(ValueError, match="once, at its start"):
         Method(schedules=((path, LinearRamp(0.0, 1.0)),))
@@ -68,9 +68,9 @@ SCHEDULED = [method for make in published if (method := make()).schedules] + [co
 
 @pytest.mark.parametrize("method", SCHEDULED, ids=lambda method: method.schedules[0][0])
 def test_a_schedule_sets_a_field_as_the_recipe_reader_does(method: Method) -> None:
-    memory = {name: part.init() for name, part in method.memory}
+    states = {name: part.init() for name, part in method.states}
     for i in (0, 1, 29, 30, 57, 99):
-        now, expected = ScheduleInput(i, 100, memory), method
+        now, expected = ScheduleInput(i, 100, states), method
         for path, schedule in method.schedules:
             number = schedule(now)
             expected = override(expected, path, int(number) if float(number).is_integer() else number)
@@ -91,7 +91,7 @@ def test_a_path_leads_through_fields_indices_and_names_of_pairs() -> None:
 
 def test_a_number_that_a_field_refuses_in_the_run_is_a_typed_error() -> None:
     """Numbers of a memory are not known when the recipe is read."""
-    method = replace(ADAPTIVE, schedules=(("group_size", MemoryValue("kl")),))
+    method = replace(ADAPTIVE, schedules=(("group_size", StateValue("kl")),))
     with pytest.raises(InvalidValue, match="at iteration 3 the schedule of group_size returns 0, which is refused"):
         method.at(ScheduleInput(3, 10, {"kl": 0.0}))
 

@@ -56,14 +56,23 @@ def test_a_run_of_several_processes_is_refused(changes: dict[str, Any], tmp_path
 
 
 def test_a_run_with_engines_on_other_hosts_gives_the_rate_of_sending_weights(tmp_path: Path) -> None:
-    """Two hosts got 30 MB each, at a time; later one got them again. The seconds of its phases are not one device's."""
+    """Two hosts got 300 MB each, at a time; later one got them again. The seconds of its phases are of more devices."""
     bytes_, taken = "engine/sent_bytes", "engine/send_seconds"
-    sent: list[dict[str, float]] = [{bytes_: 60e6, taken: 0.5}, {}, {bytes_: 30e6, taken: 0.1}]
+    sent: list[dict[str, float]] = [{bytes_: 600e6, taken: 5.0}, {}, {bytes_: 300e6, taken: 1.0}]
     run = stored(tmp_path / "two hosts", [{**seconds(1, 1), **line} for line in sent])
     machines = calibrated(EIGHT, run, replace(RECIPE, engine=Served()), SHAPE, 100)
     assert machines.publish_bandwidth_gb_s == pytest.approx(0.15)
     assert machines.rates_source == "made up; weights sent at 0.15 GB/s to a host, measured in two hosts"
     assert (machines.sampling_time_factor, machines.learning_time_factor) == (1.0, 1.0)
+
+
+def test_a_rate_of_small_weights_says_that_it_is_low_for_larger_ones(tmp_path: Path) -> None:
+    sent = {"engine/sent_bytes": 1.5e6, "engine/send_seconds": 0.15}
+    run = stored(tmp_path / "small", [{**seconds(1, 1), **sent}] * 2)
+    machines = calibrated(EIGHT, run, replace(RECIPE, engine=Served()), SHAPE, 100)
+    assert machines.publish_bandwidth_gb_s == pytest.approx(0.01)
+    note = "(in 0.15 s for each version, of which about 0.1 s connect: low for larger weights)"
+    assert machines.rates_source.endswith(f"measured in small {note}")
 
 
 def test_a_run_without_an_iteration_is_refused(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from groupwise.commands.plan_table import plan_lines
+from groupwise.commands.plan_table import best_lines, plan_lines
 from groupwise.config.recipe import Recipe
 from groupwise.config.recipe_toml import read_recipe
 from groupwise.core import BadData, Usage
@@ -335,7 +335,7 @@ def test_a_plan_has_one_trial_for_each_lag() -> None:
     assert [trial.max_staleness for trial in plan.simulated_placements] == [0, 1, 2, 4]
     assert plan.simulated_placements[0].placement.together and not plan.simulated_placements[1].placement.together
     assert plan.best.rate >= 0.98 * max(trial.rate for trial in plan.simulated_placements)
-    assert plan.reproducible.max_staleness <= 1
+    assert plan.one_version.max_staleness <= 1
     for trial in plan.simulated_placements:
         assert trial.simulation.largest_staleness <= trial.max_staleness
         alone = max(trial.sampling(), trial.learning) if trial.max_staleness <= 1 else trial.learning
@@ -350,6 +350,23 @@ def test_a_plan_has_one_trial_for_each_lag() -> None:
         "made up",
     ):
         assert words in text
+
+
+@pytest.mark.parametrize("count", [1, 8])
+def test_a_plan_calls_only_runs_with_equal_bytes_reproducible(count: int) -> None:
+    on_cpus = plan_run(RECIPE, SHAPE, replace(EIGHT, device_count=count, device_type="cpu", memory_gib=4.0), 100)
+    assert (on_cpus.best == on_cpus.one_version) == (count == 1)  # both forms of the line
+    assert "reproducible" in "\n".join(best_lines(on_cpus)) and "may differ" not in "\n".join(best_lines(on_cpus))
+    recipe, experts = on_cpus.recipe, planned_shape(PUBLISHED / "qwen3-30b-a3b")
+    for cause, other in {
+        "a GPU": replace(on_cpus, recipe=replace(recipe, machine=replace(recipe.machine, device="cuda"))),
+        "several threads": replace(on_cpus, recipe=replace(recipe, machine=replace(recipe.machine, threads=2))),
+        "vLLM": replace(on_cpus, recipe=replace(recipe, engine=Vllm())),
+        "experts": replace(on_cpus, model_shape=experts),
+    }.items():
+        text = "\n".join(best_lines(other))
+        assert "one version" in text and "reproducible" not in text
+        assert any(line.startswith("equal runs may differ: ") and cause in line for line in text.splitlines()), text
 
 
 def test_the_plan_names_the_rate_of_sending_weights_and_its_basis() -> None:

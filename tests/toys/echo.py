@@ -151,7 +151,7 @@ class ToyRun:
             steps=self.iterations * self.method.minibatches * self.method.epochs,
             temperature=self.temperature,
             side_models=self.method.models,
-            memory=self.method.memory,
+            states=self.method.states,
         )
         if self.engine is None:
             assert isinstance(model, Decoder), "another policy needs another engine"

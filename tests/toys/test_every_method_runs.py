@@ -24,9 +24,9 @@ RUN = [m.__name__ for m in published if m.__name__ not in LEFT_OUT]
 
 
 def has_state(method: Method) -> bool:
-    """Whether a checkpoint has more than the policy: memories, side models that change, or a curriculum's state."""
+    """Whether a checkpoint has more than the policy: states, side models that change, or a curriculum's state."""
     models = any(not isinstance(model, InitialPolicy | FromDirectory) for _, model in method.models)
-    return bool(method.memory) or models or method.curriculum != Shuffled()
+    return bool(method.states) or models or method.curriculum != Shuffled()
 
 
 def fitted(name: str) -> Method:

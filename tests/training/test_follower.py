@@ -97,11 +97,11 @@ def test_signals_end_a_run_whose_rank_is_stopped(
 ) -> None:
     """The first signal requests a stop, which needs the rank; the second ends the run before `cluster.deadline`.
 
-    A replica is stopped while it learns, a shard while it saves.
+    A replica is stopped while it learns, a shard while it saves. Before, rank 0 says that it waits.
     """
     lines: list[str] = []
     waits, first, over = Event(), Event(), Event()
-    send, handle = ShardedRanks.send, SignalWatchdog._signal
+    handle = SignalWatchdog._signal
 
     def interrupt() -> None:
         """Two signals, once rank 0 waits; together they would count as one. None after the run: it would end pytest."""
@@ -113,11 +113,6 @@ def test_signals_end_a_run_whose_rank_is_stopped(
         lines.append(line)
         if stopped and re.match(r"waiting for rank 1 for \d+ s: ", line):
             waits.set()
-
-    def sent(self: ShardedRanks, content: bytes, own: Sequence[bytes] = ()) -> None:
-        if b'"save"' in content and stopped:
-            waits.set()
-        send(self, content, own)
 
     def handled(self: SignalWatchdog, number: int, frame: FrameType | None) -> None:
         first.set()
@@ -138,7 +133,6 @@ def test_signals_end_a_run_whose_rank_is_stopped(
     settings |= {"save.every": 1 if shard == "full" else 0}
     monkeypatch.setattr("groupwise.cluster.rank_work_thread.REPORT", 0.3)
     monkeypatch.setattr(ProgressPrinter, "notify", said)
-    monkeypatch.setattr(ShardedRanks, "send", sent)
     monkeypatch.setattr(SignalWatchdog, "_signal", handled)
     try:
         with pytest.raises(KeyboardInterrupt):
@@ -387,11 +381,11 @@ def test_a_schedule_reaches_the_other_ranks(monkeypatch: pytest.MonkeyPatch) -> 
     seen: list[Any] = []
     monkeypatch.setattr(rank_worker, "follower", lambda *_: learner)
     monkeypatch.setattr(Learner, "follow", lambda self, header, tensors, objective, *_: seen.append(objective))
-    begins = message({"do": "iteration", "iteration": 2, "memories": {"a": 1.0}})
+    begins = message({"do": "iteration", "iteration": 2, "method_states": {"a": 1.0}})
     told = Told(start_message(recipe_of_followers(recipe), learner), begins, message({"do": "step"}))
     rank_worker.follow(told, UserCode())
     assert [objective.surrogate.high for objective in seen] == [pytest.approx(0.3)]
-    assert learner.memories == {"a": 1.0}
+    assert learner.method_states == {"a": 1.0}
 
 
 def test_a_message_is_json_and_tensors() -> None:

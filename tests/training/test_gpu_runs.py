@@ -70,7 +70,7 @@ def test_every_method_takes_the_same_steps_on_a_gpu(method) -> None:
     def learnt(device: torch.device) -> tuple[Batch, list[float], list[float]]:
         it = Learner(
             model(shape=replace(SHAPE, layers=1)).to(device), optimizer=AdamW(lr=1e-2), steps=4, temperature=0.7,
-            side_models=recipe.method.models, memory=recipe.method.memory,
+            side_models=recipe.method.models, states=recipe.method.states,
         )  # fmt: skip
         parts = [m.name for m in recipe.method.needs if isinstance(m, Subscore)]
         batch, taken = learn(recipe, recipe.method, it, pack(rollouts(LENGTHS, limit=8192, subscores=parts)), 0)

@@ -399,10 +399,10 @@ def test_an_iteration_without_a_step_does_not_change_the_memory(tmp_path: Path) 
     async def wrong(prompt: Prompt, sample: Sample) -> Verdict:
         return Verdict(Outcome.wrong)
 
-    method = small("grpo", group_size=4, filter=mixed_outcomes, memory=(("mean", MeanReward()),))
+    method = small("grpo", group_size=4, filter=mixed_outcomes, states=(("mean", MeanReward()),))
     environment = scripted(tmp_path, method=method, verifier=wrong, iterations=2)
     environment.go()
-    assert environment.learner.memories == {"mean": -1.0}
+    assert environment.learner.method_states == {"mean": -1.0}
 
 
 async def leave_out_second(draw: Draw, sampler: Sampler) -> Rollout:

@@ -1,4 +1,4 @@
-"""Numbers that the parts and memories of a method report."""
+"""Numbers that the parts and states of a method report."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -56,11 +56,11 @@ def test_weights_report_what_they_cut() -> None:
     assert set(notes(TruncatedImportance(2.0), empty).values()) == {0.0}
 
 
-def test_an_iteration_reports_notes_over_all_steps_and_the_numbers_of_memories() -> None:
+def test_an_iteration_reports_notes_over_all_steps_and_the_numbers_of_states() -> None:
     method = Method(shaping=(Noted(),), objective=Objective(weights=(TruncatedImportance(2.0),)))
     steps = [result(gapped([3.0, 1.0, 0.1])), result(gapped([1.0, 1.0, 1.0]))]
     metrics = method_metrics(method, {"kl": 0.25, "state": {"n": 3, "names": ["a"]}, "table": [1.0]}, steps)
-    assert metrics["memory/kl"] == 0.25 and metrics["memory/state/n"] == 3.0
+    assert metrics["state/kl"] == 0.25 and metrics["state/state/n"] == 3.0
     assert metrics["method/TruncatedImportance/truncated"] == pytest.approx(1 / 6)
     assert "method/Noted/largest" in metrics and len(metrics) == 4
     assert all(find_metric(name) is not None for name in metrics)

@@ -45,13 +45,13 @@ class EachStandardised(Advantage):
 class Lagrangian(Advantage):
     """The reward's group z-score plus `multiplier * z-score` of each constraint's score. FGRPO, arXiv:2604.08476.
 
-    The memory is `LagrangeMultipliers`. That the z-scores are added so is our reading.
+    The state is `LagrangeMultipliers`. That the z-scores are added so is our reading.
     """
 
     group_relative: ClassVar[bool] = True
 
     constraints: tuple[str, ...]
-    memory: str = "multipliers"
+    state: str = "multipliers"
     ddof: int = 1
     eps: float = 1e-6
 
@@ -60,7 +60,7 @@ class Lagrangian(Advantage):
         return frozenset(map(Subscore, self.constraints))
 
     def __call__(self, x: Float[Tensor, " s"], b: Batch) -> Float[Tensor, " s"]:
-        multipliers = b.memories[self.memory]
+        multipliers = b.method_states[self.state]
         start = b.groups.zscore(x, ddof=self.ddof, eps=self.eps)
         return sum((multipliers[c] * _zscore(b, c, self.ddof, self.eps) for c in self.constraints), start=start)
 

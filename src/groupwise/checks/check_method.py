@@ -31,8 +31,8 @@ def dry_run(recipe: Recipe) -> list[GroupwiseError]:
     A trained role without a sample that can be trained is an error, too.
     """
     try:
-        memory = {name: part.init() for name, part in recipe.method.memory}
-        method = recipe.method.at(ScheduleInput(0, recipe.iterations, memory))
+        states = {name: part.init() for name, part in recipe.method.states}
+        method = recipe.method.at(ScheduleInput(0, recipe.iterations, states))
     except Usage:  # reported when the recipe was read
         return []
     n, budget = method.group_size, recipe.sampling.max_tokens
@@ -42,7 +42,7 @@ def dry_run(recipe: Recipe) -> list[GroupwiseError]:
     rollouts = [rollout_of(scores, lengths=lengths, limit=budget, subscores=parts) for _ in range(2)]
     batch = pack(rollouts, max_tokens=budget)
     finish = torch.where(torch.arange(len(batch)) == 1, Finish.length, batch.finish)
-    batch = with_columns(batch.having(finish=finish), method, memory)
+    batch = with_columns(batch.having(finish=finish), method, states)
     try:
         selected = method.filter(pack(rollouts[:1], max_tokens=budget))
         if selected.shape != (n,) or selected.dtype != torch.bool:

@@ -143,9 +143,9 @@ def failed_rollout(method: Method) -> Rollout:
 
 def _all_parts(method: Method) -> tuple[Any, ...]:
     """The components of a method that may need subscores."""
-    memories = tuple(memory for _, memory in method.memory)
+    states = tuple(state for _, state in method.states)
     scoring = (method.strategy, method.filter, *method.shaping, *method.advantage, method.credit, *method.mask)
-    return (*scoring, method.objective, *method.auxiliary_losses, *memories)
+    return (*scoring, method.objective, *method.auxiliary_losses, *states)
 
 
 def _makers(role: str) -> str:

@@ -11,14 +11,14 @@ from groupwise.methods import Method
 from groupwise.training.loop import OLD_LOGP, compute_advantages
 
 
-def with_columns(batch: Batch, method: Method, memory: Mapping[str, Any]) -> Batch:
-    """The batch with made-up log-probs and measures, as far as the method needs them, and its memories."""
+def with_columns(batch: Batch, method: Method, states: Mapping[str, Any]) -> Batch:
+    """The batch with made-up log-probs and measures, as far as the method needs them, and its states."""
     logp = -torch.linspace(0.1, 1.1, batch.tokens, dtype=torch.float64)
     return batch.having(
         # A single step has no old log-probs, unless a component declares that it needs them.
         logp_old=logp if OLD_LOGP in method.needs or method.old_logprobs == "engine" else None,
         measures={measure: logp.clone() for measure in method.needs if not isinstance(measure, Subscore)},
-        memories=memory,
+        method_states=states,
     )
 
 
@@ -34,7 +34,7 @@ def backward(step: Batch, method: Method) -> tuple[Batch, Tensor, list[Tensor]]:
 
 def trained_roles(method: Method, batch: Batch) -> set[str]:
     """The roles of the samples at which the loss of the batch has a gradient."""
-    memory = {name: part.init() for name, part in method.memory}
-    step, _, gradients = backward(compute_advantages(with_columns(batch, method, memory), method), method)
+    states = {name: part.init() for name, part in method.states}
+    step, _, gradients = backward(compute_advantages(with_columns(batch, method, states), method), method)
     trained = sum((x.abs() for x in gradients), start=torch.zeros(step.tokens, dtype=torch.float64)) > 0
     return {step.samples[i].role for i in step.sequences.index[trained].unique().tolist()}

@@ -41,12 +41,12 @@ def start_message(recipe: str, learner: Learner) -> bytes:
 
 def send_iteration(learner: Learner, iteration: int) -> None:
     """Tell the other ranks, if there are any, that an iteration begins. The learner sends them its microbatches."""
-    learner.sharing.tell(do="iteration", iteration=iteration, memories=learner.memories)
+    learner.sharing.tell(do="iteration", iteration=iteration, method_states=learner.method_states)
 
 
 def send_held_out(learner: Learner) -> None:
     """Tell the other ranks, if there are any, that measures of held-out answers come next."""
-    learner.sharing.tell(do="held_out", memories=learner.memories)
+    learner.sharing.tell(do="held_out", method_states=learner.method_states)
 
 
 def other_shards(ranks: Ranks) -> OtherRankCheckpointShards:

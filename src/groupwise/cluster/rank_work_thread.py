@@ -1,9 +1,11 @@
-"""Runs work that may wait for other ranks in a thread: gloo's waits hold back the handlers of signals."""
+"""Work that may wait for other ranks runs in a thread, as gloo's waits hold back signals. Long waits are reported."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, wait
-from threading import Thread
+from contextlib import contextmanager
+from contextvars import copy_context
+from threading import Event, Thread
 from typing import TypeVar
 
 from groupwise.cluster.processes import REPORT
@@ -15,21 +17,39 @@ LOOK = 0.2
 """Seconds between looks for a signal: one that arrives just before the main thread waits would wait with it."""
 
 
-async def in_thread(work: Callable[[], T], ranks: Ranks, notify: Callable[[str], None]) -> T:
-    """Run `work` in a thread, so that signals reach the event loop while a rank does not answer.
-
-    `notify` gets a line if the work waits for one rank for `REPORT` seconds, then for twice as many, and so on.
-    """
+async def in_thread(work: Callable[[], T]) -> T:
+    """Run `work` in a thread, so that signals reach the event loop while a rank does not answer."""
     task = asyncio.ensure_future(asyncio.to_thread(work))
-    report = REPORT
-    while not (await asyncio.wait({task}, timeout=report / 2))[0]:
-        wait = ranks.waiting
-        if wait is None or wait.seconds < REPORT:
-            report = REPORT
-        elif wait.seconds >= report:
-            notify(f"waiting for {wait.awaited_rank} for {wait.seconds:.0f} s: {wait.awaited_data}")
-            report *= 2
+    while not (await asyncio.wait({task}, timeout=LOOK))[0]:
+        pass
     return task.result()
+
+
+@contextmanager
+def waits_reported(ranks: Ranks, notify: Callable[[str], None]) -> Iterator[None]:
+    """Within it, `notify` gets a line about each wait for another rank of `REPORT` seconds, then of twice as many, ...
+
+    A thread looks at `ranks.waiting`, so it does not matter which thread waits, and for which work.
+    """
+    over = Event()
+
+    def look() -> None:
+        report = REPORT
+        while not over.wait(REPORT / 2):
+            wait = ranks.waiting
+            if wait is None or wait.seconds < REPORT:
+                report = REPORT
+            elif wait.seconds >= report:
+                notify(f"waiting for {wait.awaited_rank} for {wait.seconds:.0f} s: {wait.awaited_data}")
+                report *= 2
+
+    thread = Thread(target=copy_context().run, args=(look,), daemon=True)  # the context has the output of the call
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
 
 
 def interruptible(work: Callable[[], T]) -> T:

@@ -18,7 +18,7 @@ from groupwise.cluster.processes import GRACE, ProcessEnd
 from groupwise.cluster.reserved_resources import ReservedResources
 from groupwise.config.recipe import Recipe
 from groupwise.config.resolve_devices import device_of
-from groupwise.core import EngineLost, MissingRequirement, Usage
+from groupwise.core import EngineLost, MissingRequirement, Usage, counted
 
 ADDRESS = "RAY_ADDRESS"
 RECONNECT, DAYS = "RAY_gcs_rpc_server_reconnect_timeout_s", str(30 * 86400)
@@ -198,8 +198,18 @@ def hold(ray: Any, node: str, held: list[Any], needs: ProcessResources, device: 
         return ray.get(actor.gpu.remote(), timeout=PLACED)
     except ray.exceptions.RayError as error:
         what = f"Ray has no {described(needs.bundle)} on this node for rank 0 within {PLACED:g} s"
-        fix = "wait until other jobs end, or name what is free: --machine.device cuda:1, --machine.threads 1"
-        raise Usage(what, evidence="\n".join([f"machine.device: {device}", *free(ray)]), fix=fix) from error
+        field = f"machine.device {device}" if needs.gpus else "machine.threads"
+        evidence = [f"asked: {described(needs.bundle)}, for {field}", *free(ray, node)]
+        raise Usage(what, evidence="\n".join(evidence), fix=room_for_rank_0(needs)) from error
+
+
+def room_for_rank_0(needs: ProcessResources) -> str:
+    """What a user does if a node has no room for rank 0."""
+    if needs.gpus:
+        return "wait until other jobs end, or name a GPU that is free, such as --machine.device cuda:1"
+    fewer = ", use --machine.threads 1" if needs.cpus > 1 else ""
+    more = "start the run on a node with a free CPU, or give this one more: ray start --num-cpus N"
+    return f"wait until other jobs end{fewer}, {more}"
 
 
 def wanted_gpu(device: str, visible: str | None = None) -> str:
@@ -255,11 +265,15 @@ def described(resources: Mapping[str, float]) -> str:
     return ", ".join(f"{resources[name]:g} {name}" for name in ("CPU", "GPU") if resources.get(name)) or "no CPU"
 
 
-def free(ray: Any) -> list[str]:
-    """Lines about the resources of each node, and how much of all is free."""
+def free(ray: Any, this: str = "") -> list[str]:
+    """Lines about the resources of each node, with a mark at the node `this`, and how much of all is free."""
     nodes = [node for node in ray.nodes() if node["Alive"]]
-    lines = [f"node {node['NodeManagerAddress']}: {described(node['Resources'])}" for node in nodes]
-    return [*lines, f"free on {len(nodes)} nodes: {described(ray.available_resources())}"]
+    lines = [
+        f"node {node['NodeManagerAddress']}{' (this one)' if node['NodeID'] == this else ''}: "
+        f"{described(node['Resources'])}"
+        for node in nodes
+    ]
+    return [*lines, f"free on {counted(len(nodes), 'node')}: {described(ray.available_resources())}"]
 
 
 def node_address() -> str:

@@ -13,6 +13,7 @@ from groupwise.commands.options import (
     KEY,
     MODEL,
     NAMED,
+    NAMES_OF_MODELS,
     NEW_MODEL,
     PERMISSIONS,
     PUSH,
@@ -91,7 +92,7 @@ COMMANDS = (
     ),
     Command(
         "sample", "print a model's answers to a prompt, or conversations that start with it",
-        (MODEL, option("prompt", metavar="PROMPT")),
+        (MODEL, option("prompt", metavar="PROMPT", help="the text of the problem, as in a data row")),
         (
             AT,
             option("-n", type=count, default=1, metavar="N", help="number of answers (default: 1, greedy)"),
@@ -106,7 +107,7 @@ COMMANDS = (
     Command("chat", "talk to a model, line by line; Ctrl-D ends", (MODEL,), (), (USE, TRUST), takes_recipe_fields=True),
     Command(
         "serve", "run a model's engine in a separate process, on a Unix socket or for other hosts; Ctrl-C ends",
-        (option("model", metavar="MODEL"),),
+        (option("model", metavar="MODEL", help=NAMES_OF_MODELS),),
         (
             option("--socket", default="", metavar="FILE", help="the new socket, which only you can connect to"),
             option("--listen", default="", metavar="HOST:PORT",
@@ -173,11 +174,18 @@ COMMANDS = (
     ),
     Command(
         "merge", "merge an adapter (LoRA) into its base model",
-        (option("model", metavar="ADAPTER_OR_RUN"), NEW_MODEL), (), (TRUST,),
+        (
+            option("model", metavar="ADAPTER_OR_RUN", help="the directory of an adapter, or of a run that trained one"),
+            NEW_MODEL,
+        ),
+        (), (TRUST,),
     ),
     Command(
         "compare", "compare two evaluations on the same problems",
-        (option("a", metavar="A", help="an evaluated run, or a file that eval wrote"), option("b", metavar="B")),
+        (
+            option("a", metavar="A", help="an evaluated run, or a file that eval wrote"),
+            option("b", metavar="B", help="the other one"),
+        ),
         (
             option("--allow", action="append", default=[], metavar="FIELD",
                    help="a field of the protocol that may differ, such as sampling.top_p"),
@@ -210,15 +218,15 @@ COMMANDS = (
     ),
     Command(
         "completion", "print a script that completes commands, options and fields in your shell",
-        (option("shell", choices=("bash", "zsh", "fish")),),
+        (option("shell", choices=("bash", "zsh", "fish"), help="your shell"),),
     ),
     Command(
         "show", "print a method with its paper, constants, differences and proofs; or a recipe in full",
-        (option("what", metavar="NAME|FILE"),),
+        (option("what", metavar="NAME|FILE", help="a method, a recipe of the package or in a file, or a run"),),
     ),
     Command(
         "certify", "run the tests that prove a method, and write its certificate as JSON and HTML",
-        (option("name", metavar="NAME|all"),),
+        (option("name", metavar="NAME|all", help="a published method, or all of them"),),
         (
             option("--out", default="certificates", metavar="DIR", help="directory (default: certificates)"),
             option("--effect", action="store_true", help="measure the stated effect first, which takes minutes"),
@@ -226,7 +234,7 @@ COMMANDS = (
     ),
     Command(
         "diff", "print the differences between two methods or two recipes",
-        (option("a", metavar="A"), option("b", metavar="B")),
+        (option("a", metavar="A", help="a method, a recipe or a run"), option("b", metavar="B", help="the other one")),
     ),
     Command(
         "doctor", "check this machine, and print how to install what is missing", (), (JSON,), (ENGINE_PYTHON,),

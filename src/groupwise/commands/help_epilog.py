@@ -17,7 +17,7 @@ RECIPE_FIELDS = {
     "agent": "file deadline processes model_names tool_call_parser",
     "method": """base group_size curriculum strategy denoise unmask trained_roles filter max_refills unverifiable
         shaping advantage credit mask objective auxiliary minibatches shuffle epochs old_logprobs router_replay models
-        memory schedules""",
+        states schedules""",
     "method.denoise": "noise steps time_shift noise_start_step noise_end_step",
     "method.unmask": "steps temperature knob_std min_knob_std schedule_lr_factor",
     "method.objective": "surrogate weights penalties aggregate",

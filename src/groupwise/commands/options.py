@@ -148,9 +148,11 @@ ENGINES = (ENGINE_HOST, ENGINE_NCCL, ENGINE_PYTHON, ENGINE_SECRET, ENGINE_EXCHAN
 """What engines in other processes may use: no recipe can name it."""
 PERMISSIONS = (USE, UNSAFE, TRUST, KEY, JUDGE, *ENGINES, AGENT_COMMAND)
 """The command-line options that give permissions, such as `--use` and `--trust-remote-code`."""
-MODEL = option("model", metavar="MODEL_OR_RUN")
-RUN = option("run", metavar="RUN")
-RUNS = option("run", nargs="+", metavar="RUN")
+NAMES_OF_MODELS = "a packaged model, a directory, a .gguf file, or OWNER/NAME of the Hugging Face hub"
+NAMES_OF_RUNS = "the directory of a run, or its path without the time: the newest run of that name"
+MODEL = option("model", metavar="MODEL_OR_RUN", help=f"{NAMES_OF_MODELS}; or a run, by its directory")
+RUN = option("run", metavar="RUN", help=NAMES_OF_RUNS)
+RUNS = option("run", nargs="+", metavar="RUN", help=NAMES_OF_RUNS)
 STORED = option("--iteration", type=count, metavar="K", help="an iteration with samples (default: the newest one)")
 JSON = option("--json", dest="as_json", action="store_true", help="print one JSON object")
 NEW_MODEL = option("out", metavar="DIR", help="the new model directory; it must not exist")

@@ -6,10 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any, TypeVar
+from textwrap import fill
+from typing import Any, NoReturn, TypeVar
 
 from groupwise.commands.command_table import COMMANDS, Command
-from groupwise.commands.help_epilog import CODES, below_options
+from groupwise.commands.help_epilog import CODES, EXAMPLES, below_options, width
 from groupwise.commands.options import Option
 
 T = TypeVar("T")
@@ -18,9 +19,29 @@ RECIPE_ONLY = ("train", "sweep", "check", "plan")
 SETTING = re.compile(r"\+{0,2}[A-Za-z_]\w*(?:\.\w+)*=")
 
 
+class CommandParser(argparse.ArgumentParser):
+    """A parser whose errors show the form of the command and an example of it, not all of its options."""
+
+    def error(self, message: str) -> NoReturn:
+        from groupwise.core import Usage  # late: `--help` imports no room
+
+        needed = [word_of(action) for action in self._actions if action.required or not action.option_strings]
+        usage = " ".join(["usage:", self.prog, *needed, "[OPTIONS]"])
+        name = self.prog.partition(" ")[2]
+        example = [f"such as: {EXAMPLES[name].splitlines()[0]}"] if name else []
+        fix = "\n".join([*example, f"{self.prog} --help lists the {'options' if name else 'commands'}"])
+        self.exit(Usage.code, f"{usage}\nerror: {Usage(message, fix=fix)}\n")
+
+
+def word_of(action: argparse.Action) -> str:
+    """An argument, or an option with its value, as the usage shows it."""
+    value = str(action.metavar or f"{{{','.join(action.choices or ())}}}")
+    return " ".join([*action.option_strings[:1], value if action.required else f"[{value}]"])
+
+
 def parser() -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentParser]]:
     """The argument parser of all commands; and, by name, an option parser for each command that takes recipe fields."""
-    table = argparse.ArgumentParser(
+    table = CommandParser(
         prog="groupwise",
         description="Reinforcement-learning post-training of language models with verifiable rewards.",
         epilog=CODES,
@@ -30,7 +51,7 @@ def parser() -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentParser
     table.add_argument("--version", action="store_true", help="print the version and exit")
     commands = table.add_subparsers(dest="command", metavar="COMMAND", title="commands")
     options = {
-        command.name: argparse.ArgumentParser(prog=f"groupwise {command.name}", add_help=False, allow_abbrev=False)
+        command.name: CommandParser(prog=f"groupwise {command.name}", add_help=False, allow_abbrev=False)
         for command in COMMANDS
         if command.takes_recipe_fields
     }
@@ -39,7 +60,7 @@ def parser() -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentParser
             command.name,
             parents=[with_options(options[command.name], command)] if command.takes_recipe_fields else [],
             help=command.help,
-            description=command.help[0].upper() + command.help[1:] + ".",
+            description=fill(f"{command.help[0].upper()}{command.help[1:]}.", width()),
             epilog=below_options(command.name, fields=command.takes_recipe_fields),
             allow_abbrev=False,
             formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -80,7 +101,7 @@ def parse(
     if command is None:
         a, others = table.parse_known_args(words)
         if others and words[0].startswith("-"):
-            table.error(f"there is no option {others[0]} before a command; groupwise --help lists the commands")
+            table.error(f"there is no option {others[0]} before a command")
         if others:
             from groupwise.commands.unknown_options import unknown_words
 

@@ -40,7 +40,7 @@ def plan_lines(planned: RunPlan) -> list[str]:
     lines += [*largest_table(planned), *longest_sample_lines(planned), ""]
     lines += [*time_table(planned), *publish_lines(planned), *launch_lines(planned), NOT_INCLUDED]
     lines += ["", *best_lines(planned), *beyond_lines(planned)]
-    for trial in dict.fromkeys((planned.reproducible, planned.best)):
+    for trial in dict.fromkeys((planned.one_version, planned.best)):
         lines += ["", f"two iterations, {described(trial)}:", *timeline_text(trial.simulation, trial.warm)]
     return lines
 
@@ -232,19 +232,24 @@ def seconds(x: float) -> str:
 
 
 def best_lines(planned: RunPlan) -> list[str]:
-    """The best trial, and the best one whose runs are reproducible, each with the settings that start it."""
-    best, pinned = planned.best, planned.reproducible
-    page = ["docs/two-hosts.md explains HOST, secret and $addresses"] if trial_commands(planned, best) else []
+    """The best trial, and the best one in which each sample has one version, each with the settings that start it.
+
+    It is called reproducible only where equal runs write equal bytes; elsewhere a line says why they do not.
+    """
+    best, pinned, cause = planned.best, planned.one_version, planned.bits_vary
+    after = [f"equal runs may differ: {cause}"] if cause else []
+    if trial_commands(planned, best):
+        after.append("docs/two-hosts.md explains HOST, secret and $addresses")
     if best == pinned:
-        lines = [f"best: {described(best)}; each sample has one version, so runs are reproducible"]
-        return [*lines, *settings_lines(planned, best), *page]
-    share = pinned.rate / best.rate
+        claim = "" if cause else ", so runs are reproducible"
+        return [f"best: {described(best)}; each sample has one version{claim}", *settings_lines(planned, best), *after]
+    claim = "" if cause else ", which is reproducible"
     return [
         f"best: {described(best)}",
         *settings_lines(planned, best),
-        f"best with one version per sample, which is reproducible: {described(pinned)}; {share:.0%} of its tokens/s",
+        f"best with one version per sample{claim}: {described(pinned)}; {pinned.rate / best.rate:.0%} of its tokens/s",
         *settings_lines(planned, pinned),
-        *page,
+        *after,
     ]
 
 

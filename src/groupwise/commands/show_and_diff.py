@@ -10,10 +10,10 @@ from groupwise.certificates.proofs import proofs_of
 from groupwise.config import recipe_toml
 from groupwise.config import registry as names
 from groupwise.config.diff import diff, label
+from groupwise.config.packaged import packaged_recipes
 from groupwise.config.parse_toml_values import own_arguments
 from groupwise.config.recipe import Recipe
 from groupwise.config.recipe_errors import method_suggestion, one_error
-from groupwise.config.toml import DEFAULT
 from groupwise.core import Usage, looks_like_path, or_near
 from groupwise.methods import Method, PaperReference, reference_of
 from groupwise.methods.families import method_family, published_name
@@ -108,7 +108,7 @@ def read(what: str) -> Any:
     """Find what to show: a method by name, or the recipe of a file or run. Imports no user code. Raises `Usage`."""
     if (method := published_name(what)) in names.methods():
         return names.methods()[method]()
-    path = DEFAULT if what == "calculator" else Path(what)
+    path = packaged_recipes().get(what, Path(what))
     path = RunLayout(path).recipe if path.is_dir() else path
     if not path.is_file():
         known = method_suggestion(what, names.methods())

@@ -16,7 +16,7 @@ from groupwise.methods.families import method_files
 
 __all__ = ["in_constructor", "spell_constructor"]
 
-PAIRS = ("memory", "models", "schedules")
+PAIRS = ("models", "schedules", "states")
 """Fields whose entries have names: a table in a recipe, pairs of a name and a component in Python."""
 
 
@@ -31,8 +31,8 @@ def in_constructor(text: str, name: str) -> str:
 
     >>> in_constructor('set method.shaping = ["Score"]', "Method")
     'set shaping=(gw.Score(),)'
-    >>> in_constructor('set method.memory = { x = "AdaptiveKL" }', "grpo")
-    'set memory=(("x", gw.AdaptiveKL()),)'
+    >>> in_constructor('set method.states = { x = "AdaptiveKL" }', "grpo")
+    'set states=(("x", gw.AdaptiveKL()),)'
     >>> in_constructor('set method.old_logprobs = "engine"', "gspo")
     'set old_logprobs="engine"'
     """

@@ -123,7 +123,7 @@ MEANINGS: dict[str, tuple[str, str, str]] = {
     "method.epochs": ("passes over the samples of an iteration", "epochs", "2"),
     "method.old_logprobs": ("the old log-probs: computed again by the learner, or the engine's", "", "engine"),
     "method.models": ("side models by name: references, teachers, critics", "", '{ ref = "InitialPolicy" }'),
-    "method.memory": ("numbers that outlive an iteration, by name", "", '{ kl = "AdaptiveKL" }'),
+    "method.states": ("numbers that outlive an iteration, by name", "", '{ kl = "AdaptiveKL" }'),
     "method.schedules": ("constants that change over the run, by their dotted names", "", "{}"),
     "method.objective.surrogate": ("the gain of a token", "", "Clip"),
     "method.objective.weights": ("factors of a token's gain", "", "[]"),
@@ -176,7 +176,7 @@ MEANINGS: dict[str, tuple[str, str, str]] = {
     "cluster.launch": ("the processes of a run are started by it, by others, or on the nodes of Ray", "", "ray"),
     "cluster.ranks": ("processes that share the microbatches of each optimizer step", "processes", "2"),
     "cluster.reduction_lanes": (
-        "microbatches whose gradients are added in a tree, a power of two; equal lanes give equal bits on any ranks",
+        "microbatches whose gradients are added in a tree, a power of two; on CPUs equal lanes give equal bits",
         "",
         "4",
     ),

@@ -206,15 +206,15 @@ class Cluster:
     started all of them, such as Slurm: each rank reads its rank and addresses from RANK, WORLD_SIZE, MASTER_ADDR and
     MASTER_PORT, and the engines are at the engine's `addresses`. No bit depends on it.
 
-    A step adds the gradients of `reduction_lanes` microbatches in a fixed tree. So equal `reduction_lanes` give equal
-    bits on any number of ranks that divides them; another number is another run. 0 means `ranks`; the run's recipe
-    holds the resolved number, a power of two. With `shard = "none"` each rank holds all weights, gradients and moments;
+    A step adds the gradients of `reduction_lanes` microbatches in a fixed tree. So on CPUs equal `reduction_lanes` give
+    equal bits on any number of ranks that divides them; another number is another run. 0 means `ranks`; the run has
+    the resolved number, a power of two. With `shard = "none"` each rank holds all weights, gradients and moments;
     with `"full"` its shard of the rows of each (FSDP2). `deadline` limits the wait of one rank for another, in seconds.
 
     With `max_staleness` 0, an iteration is sampled by the weights that it then changes. With 1, the next iteration is
-    sampled while the learner works; each sample is exactly one version behind. Both are reproducible. With more,
-    weights change while samples are generated: no token is more than `max_staleness` versions old, and the run is not
-    reproducible.
+    sampled while the learner works; each sample is exactly one version behind. Both are reproducible on CPUs. With
+    more, weights change while samples are generated: no token is more than `max_staleness` versions old, and the run
+    is not reproducible.
     """
 
     launch: Literal["local", "external", "ray"] = "local"

@@ -185,11 +185,11 @@ def override(value: T, path: str, text: Any, use: UserCode | None = None) -> T:
 def try_schedules(recipe: Recipe) -> None:
     """Raise `Usage` for a schedule without a field, or whose number does not fit it, at one of `trial_iterations`."""
     schedules = recipe.method.schedules
-    memory = {name: part.init() for name, part in recipe.method.memory} if schedules else {}
-    for i in trial_iterations([x for _, x in schedules], recipe.iterations, memory) if schedules else ():
+    states = {name: part.init() for name, part in recipe.method.states} if schedules else {}
+    for i in trial_iterations([x for _, x in schedules], recipe.iterations, states) if schedules else ():
         method = recipe.method
         for path, schedule in schedules:
-            value = schedule(ScheduleInput(i, recipe.iterations, memory))
+            value = schedule(ScheduleInput(i, recipe.iterations, states))
             method = override(method, path, int(value) if float(value).is_integer() else value)
 
 

@@ -17,7 +17,7 @@ from groupwise.data.base_classes import EqualWeightUnit as EqualWeightUnit
 from groupwise.data.base_classes import Filter as Filter
 from groupwise.data.base_classes import HasLinearHead as HasLinearHead
 from groupwise.data.base_classes import Mask as Mask
-from groupwise.data.base_classes import Memory as Memory
+from groupwise.data.base_classes import MethodState as MethodState
 from groupwise.data.base_classes import Observation as Observation
 from groupwise.data.base_classes import Penalty as Penalty
 from groupwise.data.base_classes import Policy as Policy

@@ -44,7 +44,7 @@ __all__ = [
     "Filter",
     "HasLinearHead",
     "Mask",
-    "Memory",
+    "MethodState",
     "Observation",
     "Penalty",
     "Policy",
@@ -610,8 +610,8 @@ class HasLinearHead(Protocol):
 
 
 @runtime_checkable
-class Memory(Protocol[State]):
-    """State of a method, such as an adaptive KL coefficient, updated after an iteration: `batch.memories[name]`."""
+class MethodState(Protocol[State]):
+    """A method's state, such as an adaptive KL coefficient, updated after an iteration: `batch.method_states[name]`."""
 
     __slots__ = ()
 

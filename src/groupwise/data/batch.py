@@ -21,7 +21,7 @@ from groupwise.data.verdicts import Outcome
 
 __all__ = ["Batch", "key_of", "pack", "rollout_of"]
 
-Memories = Mapping[str, Any]
+MethodStates = Mapping[str, Any]
 Key = tuple[int, Ids]
 
 # For a type checker a column is a tensor, so that formulas read as formulas. At run time it is None until written.
@@ -90,7 +90,7 @@ class Batch:
 
     A length is divided by it, never by `length_limit`, which depends on the prompt.
     """
-    memories: Memories = field(default_factory=dict, metadata=PER_RUN)
+    method_states: MethodStates = field(default_factory=dict, metadata=PER_RUN)
 
     def __getitem__(self, measure: NeededMeasure) -> Float[Tensor, " n_or_s"]:
         """The values of a measure, such as reference log-probs: one per token, or one per sample for a `Subscore`.

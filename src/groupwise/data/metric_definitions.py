@@ -246,7 +246,7 @@ _BY_QUESTION: dict[str, tuple[Metric, ...]] = {
             "method/<component>/<value>",
             "a value that a component of the method reports, see `notes` in add-a-method.md",
         ),
-        Metric("memory/<name>", "a number of a memory of the method, before the iteration's update"),
+        Metric("state/<name>", "a number of a state of the method, before the iteration's update"),
         Metric("learning_rate", "learning rate of the last step"),
         Metric(
             "steps_skipped",

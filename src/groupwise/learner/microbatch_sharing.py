@@ -108,7 +108,7 @@ class MicrobatchSharing:
 
     def received(
         self, header: Mapping[str, Any], tensors: Mapping[str, Tensor], measures: Iterable[NeededMeasure],
-        memories: Mapping[str, Any],
+        method_states: Mapping[str, Any],
     ) -> RankShare:  # fmt: skip
         """This rank's share, from a message of rank 0. `measures` are those that a batch may have.
 
@@ -118,7 +118,7 @@ class MicrobatchSharing:
             known = {key_of_measure(measure): measure for measure in measures}
             sizes, to_all = header["sizes"], header["to_all"]
             samples, tokens, positions = map(list, zip(*sizes, strict=True))
-            batch = self._decoded(header, expanded(tensors), known, memories).to(_device_of(self.model))
+            batch = self._decoded(header, expanded(tensors), known, method_states).to(_device_of(self.model))
             order = order_of(self.ranks, self.ranks.rank, len(sizes))
             counts = samples if to_all else [samples[i] for i in order]
             if sum(counts) != len(batch):
@@ -178,7 +178,7 @@ class MicrobatchSharing:
 
     def _decoded(
         self, header: Mapping[str, Any], found: Mapping[str, Tensor], known: Mapping[str, NeededMeasure],
-        memories: Mapping[str, Any],
+        method_states: Mapping[str, Any],
     ) -> Batch:  # fmt: skip
         if header["first"]:
             self._received.clear()
@@ -194,7 +194,7 @@ class MicrobatchSharing:
         keys = {"subscores": header["subscores"], "measures": [measure_of(key, known) for key in header["measures"]]}
         row: dict[str, Any] = {
             "samples": samples, "sample_keys": tuple(from_columns(Key, found, "sample_keys")), "routes": tuple(routes),
-            "max_new_tokens": header["max_new_tokens"], "memories": dict(memories),
+            "max_new_tokens": header["max_new_tokens"], "method_states": dict(method_states),
         }  # fmt: skip
         row |= {name: _segments(found, name) for name in columns("segments")}
         row |= {name: {key: found[f"{name}.{i}"] for i, key in enumerate(each)} for name, each in keys.items()}

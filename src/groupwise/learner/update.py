@@ -20,7 +20,7 @@ from groupwise.data import (
     Entropy,
     Ids,
     Logp,
-    Memory,
+    MethodState,
     NeededMeasure,
     Policy,
     in_batch,
@@ -128,7 +128,7 @@ class Learner:
         temperature: float = 1.0,
         side_models: Sequence[tuple[str, SideModel]] = (),
         from_directories: Mapping[str, torch.nn.Module] = MappingProxyType({}),
-        memory: Sequence[tuple[str, Memory]] = (),
+        states: Sequence[tuple[str, MethodState]] = (),
         ranks: Ranks = SingleProcess(),  # noqa: B008
         optimizer_offload: bool = False,
     ) -> None:
@@ -158,8 +158,8 @@ class Learner:
         }
         if ranks.shards and ranks.rank:
             self._whole = model.to("meta")  # its weights are on no rank but 0
-        self.memory = tuple(memory)
-        self.memories: dict[str, Any] = {name: part.init() for name, part in self.memory}
+        self.states = tuple(states)
+        self.method_states: dict[str, Any] = {name: part.init() for name, part in self.states}
         self.steps_taken = 0
         self.version = 0
 
@@ -226,7 +226,7 @@ class Learner:
         The policy is forwarded only if `measures` has `Logp("policy")`, `Entropy()` or another measure of its
         distribution. That forward also records a mixture's choice of experts, unless the engine's choice is replayed.
         """
-        batch = batch.to(self.device).having(memories=dict(self.memories))
+        batch = batch.to(self.device).having(method_states=dict(self.method_states))
         wanted = sorted((m for m in measures if not in_batch(m)), key=repr)
         forwards_policy = any(map(reads_policy, wanted))
         if forwards_policy:
@@ -280,7 +280,7 @@ class Learner:
             self.end_iteration()
             return
         known = {OLD, Entropy(), *measures}
-        share = self.sharing.received(header, tensors, known, self.memories)
+        share = self.sharing.received(header, tensors, known, self.method_states)
         if header["do"] == MEASURES:
             names = {key_of_measure(measure): measure for measure in known}
             with readable():
@@ -466,8 +466,8 @@ class Learner:
         return saved
 
     def remember(self, batch: Batch, stats: Mapping[str, float]) -> None:
-        """Update the method's memories (such as an adaptive KL coefficient) after an iteration's last step."""
-        self.memories = {name: part(self.memories[name], batch, stats) for name, part in self.memory}
+        """Update the method's states (such as an adaptive KL coefficient) after an iteration's last step."""
+        self.method_states = {name: part(self.method_states[name], batch, stats) for name, part in self.states}
 
     def publish(self) -> int:
         """Increase and return the version number of the weights, before they are loaded into the engine."""
@@ -483,7 +483,7 @@ class Learner:
         for model, weights in self._saved_models().items():
             tensors |= {f"{model}{name}": x for name, x in weights.items()}
         tensors |= {f"optimizer.{name}": x for name, x in self.optimizer.state().items()}
-        return tensors, {"taken": self.steps_taken, "version": self.version, "memories": self.memories}
+        return tensors, {"taken": self.steps_taken, "version": self.version, "memories": self.method_states}
 
     @torch.no_grad()
     def restore(self, tensors: Mapping[str, Tensor], state: Mapping[str, Any]) -> None:
@@ -497,7 +497,7 @@ class Learner:
             weights.round()
         self.optimizer.restore(_WithPrefix("optimizer.", tensors))
         self.steps_taken, self.version = state["taken"], state["version"]
-        self.memories = dict(state["memories"])
+        self.method_states = dict(state["memories"])
 
 
 def terms_of(auxiliary: Sequence[AuxiliaryLoss]) -> list[AuxiliaryLoss]:

@@ -213,10 +213,10 @@ from groupwise.methods.schedules import DelayedStart as DelayedStart
 from groupwise.methods.schedules import ExponentialDecay as ExponentialDecay
 from groupwise.methods.schedules import InverseRemaining as InverseRemaining
 from groupwise.methods.schedules import LinearRamp as LinearRamp
-from groupwise.methods.schedules import MemoryValue as MemoryValue
 from groupwise.methods.schedules import PiecewiseConstant as PiecewiseConstant
 from groupwise.methods.schedules import Schedule as Schedule
 from groupwise.methods.schedules import Staircase as Staircase
+from groupwise.methods.schedules import StateValue as StateValue
 from groupwise.methods.stored.bradley_terry import BradleyTerry as BradleyTerry
 from groupwise.methods.stored.bradley_terry import bradley_terry as bradley_terry
 from groupwise.methods.stored.dpo import dpo as dpo

@@ -11,7 +11,7 @@ from groupwise.data import (
     Curriculum,
     Filter,
     Mask,
-    Memory,
+    MethodState,
     NeededMeasure,
     Return,
     Shaping,
@@ -23,7 +23,7 @@ from groupwise.data import (
 )
 from groupwise.learner import AuxiliaryLoss, RouterReplay, SideModel, ValueModel
 from groupwise.methods.schedule_input import ScheduleInput
-from groupwise.methods.schedules import MemoryValue, Schedule, with_value
+from groupwise.methods.schedules import Schedule, StateValue, with_value
 from groupwise.methods.side_model_checks import check_side_models, value_targets
 from groupwise.methods.strategy_checks import check_curriculum, check_group_size
 from groupwise.models import DenoisingSettings, UnmaskingSettings
@@ -35,7 +35,7 @@ __all__ = ["Method"]
 
 MOST_SAMPLES = 1 << 16
 """The most samples of a group."""
-FIXED = ("curriculum", "trained_roles", "unverifiable", "denoise", "unmask", "models", "memory", "schedules")
+FIXED = ("curriculum", "trained_roles", "unverifiable", "denoise", "unmask", "models", "states", "schedules")
 """Fields of a method that cannot have a schedule, since a run reads them only at its start."""
 
 
@@ -51,7 +51,7 @@ class Method:
     `unmask` is set for a masked policy, whose tokens are commits of symbols and the knobs of its schedule.
     `trained_roles` lists the roles of samples that are trained. Filters, curricula and metrics read the answers only.
     `auxiliary` are losses beside the objective, and `router_replay` reuses recorded experts in mixtures of experts.
-    `models` are the side models, and `memory` the memories, as pairs of a name and a value.
+    `models` are the side models, and `states` its states over iterations, as pairs of a name and a value.
     `schedules` are pairs of a dotted path to a constant and a `Schedule`.
     """
 
@@ -76,7 +76,7 @@ class Method:
     old_logprobs: Literal["learner", "engine"] = "learner"
     router_replay: RouterReplay = "none"
     models: tuple[tuple[str, SideModel], ...] = ()
-    memory: tuple[tuple[str, Memory], ...] = ()
+    states: tuple[tuple[str, MethodState], ...] = ()
     schedules: tuple[tuple[str, Schedule], ...] = ()
 
     def __post_init__(self) -> None:
@@ -113,11 +113,9 @@ class Method:
                 raise ValueError(
                     f"a schedule cannot change {path}: a run reads it once, at its start\nremove the schedule"
                 )
-            if isinstance(schedule, MemoryValue) and schedule.memory_name not in dict(self.memory):
-                why = (
-                    f"the schedule of {path} reads memory {schedule.memory_name!r}, which method.memory does not define"
-                )
-                raise ValueError(f'{why}\nset method.memory = {{ {schedule.memory_name} = "AdaptiveKL" }}')
+            if isinstance(schedule, StateValue) and schedule.state_name not in dict(self.states):
+                why = f"the schedule of {path} reads state {schedule.state_name!r}, which method.states does not define"
+                raise ValueError(f'{why}\nset method.states = {{ {schedule.state_name} = "AdaptiveKL" }}')
         if self.old_logprobs == "engine" and self.objective.weights:
             why = (
                 'old_logprobs = "engine": ratios already correct the engine-learner gap; weights would correct it twice'
@@ -151,10 +149,10 @@ class Method:
     @property
     def needs(self) -> frozenset[NeededMeasure]:
         """The measures, such as reference log-probs, that the method's components need."""
-        memories = (memory for _, memory in self.memory)
+        states = (state for _, state in self.states)
         credits = (self.credit, *(target for _, target in self.value_targets))
         losses = (self.objective, *self.auxiliary_losses)
-        return needs((self.filter, *self.shaping, *self.advantage, *credits, *self.mask, *losses, *memories))
+        return needs((self.filter, *self.shaping, *self.advantage, *credits, *self.mask, *losses, *states))
 
     @property
     def auxiliary_losses(self) -> tuple[AuxiliaryLoss, ...]:

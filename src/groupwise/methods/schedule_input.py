@@ -9,8 +9,8 @@ __all__ = ["ScheduleInput"]
 
 @dataclass(frozen=True, slots=True)
 class ScheduleInput:
-    """The input of a schedule: the iteration's number (from 0), the total number, and the method's memories by name."""
+    """The input of a schedule: the iteration's number (from 0), the total number, and the method's states by name."""
 
     iteration: int
     total_iterations: int = 0
-    memories: Mapping[str, Any] = field(default_factory=dict)
+    method_states: Mapping[str, Any] = field(default_factory=dict)

@@ -16,10 +16,10 @@ __all__ = [
     "ExponentialDecay",
     "InverseRemaining",
     "LinearRamp",
-    "MemoryValue",
     "PiecewiseConstant",
     "Schedule",
     "Staircase",
+    "StateValue",
 ]
 
 SPREAD = 100
@@ -186,17 +186,17 @@ class CyclicValues(Schedule):
 
 
 @dataclass(frozen=True, slots=True)
-class MemoryValue(Schedule):
-    """A schedule that returns the current value of a memory of the method, such as an adaptive KL coefficient.
+class StateValue(Schedule):
+    """A schedule that returns the current value of a state of the method, such as an adaptive KL coefficient.
 
-    >>> MemoryValue("kl")(ScheduleInput(3, memories={"kl": 0.05}))
+    >>> StateValue("kl")(ScheduleInput(3, method_states={"kl": 0.05}))
     0.05
     """
 
-    memory_name: str
+    state_name: str
 
     def __call__(self, now: ScheduleInput) -> float:
-        return float(now.memories[self.memory_name])
+        return float(now.method_states[self.state_name])
 
 
 def with_value(component: Any, path: str, value: float) -> Any:
@@ -224,7 +224,7 @@ def _with_value(item: Any, keys: Sequence[str], value: float) -> Any:
     return (*item[:i], _with_value(item[i], rest, value), *item[i + 1 :])
 
 
-def trial_iterations(schedules: Sequence[Schedule], iterations: int, memory: Mapping[str, Any]) -> list[int]:
+def trial_iterations(schedules: Sequence[Schedule], iterations: int, states: Mapping[str, Any]) -> list[int]:
     """The iterations at which schedules are tried before a run: about 100 instead of all of a long run.
 
     They are evenly spread from the first to the last one. Added are those of each schedule's smallest and largest
@@ -234,7 +234,7 @@ def trial_iterations(schedules: Sequence[Schedule], iterations: int, memory: Map
     [0, 1, 10, 20]
     """
     last = max(iterations, 1) - 1
-    rows = [[float(schedule(ScheduleInput(i, iterations, memory))) for schedule in schedules] for i in range(last + 1)]
+    rows = [[float(schedule(ScheduleInput(i, iterations, states))) for schedule in schedules] for i in range(last + 1)]
     tried = {i * last // (SPREAD - 1) for i in range(SPREAD)}
     tried |= {choose(range(last + 1), key=x.__getitem__) for x in zip(*rows) for choose in (min, max)}
     tried |= {*{tuple(map(float.is_integer, rows[i])): i for i in range(last, -1, -1)}.values()}

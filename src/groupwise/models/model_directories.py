@@ -1,6 +1,7 @@
 """Finds the directory of a model by name or path, and the base of an adapter."""
 
 import os
+from difflib import get_close_matches
 from hashlib import sha256
 from pathlib import Path
 
@@ -36,6 +37,8 @@ def find_model(name: str | Path, *, weights: bool = True) -> Path:
     known = ", ".join((*PACKAGED, SMOLLM2))
     fix = f"give the path of a directory or of a .gguf file, owner/name on the Hugging Face hub, or one of: {known}"
     is_file = os.path.isfile(path)
+    if near := get_close_matches(str(name), (*PACKAGED, SMOLLM2), n=1):
+        fix = f"did you mean {near[0]}?\n{fix}"
     raise BadData(
         f"there is no model at {name}",
         evidence="a file" if is_file else "no such directory",

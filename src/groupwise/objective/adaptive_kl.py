@@ -1,20 +1,20 @@
-"""Memories: numbers that a method updates after each iteration, such as an adaptive KL coefficient."""
+"""States of methods: numbers that a method updates after each iteration, such as an adaptive KL coefficient."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from groupwise.data import Batch, Logp, Memory, NeededMeasure
+from groupwise.data import Batch, Logp, MethodState, NeededMeasure
 
 __all__ = ["AdaptiveKL"]
 
 
 @dataclass(frozen=True, slots=True)
-class AdaptiveKL(Memory):
+class AdaptiveKL(MethodState):
     """The adaptive KL coefficient, which holds the KL near `target`. Ziegler et al., arXiv:1909.08593, section 2.2.
 
     After an iteration of n samples, `coefficient *= 1 + clip(KL / target_kl - 1, -0.2, 0.2) * n / horizon`. KL is the
     mean over samples of the mean over tokens of `log pi_old - log reference`. The constants are verl's. The schedule
-    `MemoryValue` writes the coefficient into the penalty.
+    `StateValue` writes the coefficient into the penalty.
 
     >>> import torch
     >>> from groupwise.data import rollout_of, pack

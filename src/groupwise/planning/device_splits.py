@@ -14,7 +14,7 @@ from groupwise.planning.simulator import SimulationResult, SimulationSetup, simu
 from groupwise.planning.unsupported_splits import hosts_obstacle, split_obstacle
 
 LAGS = (0, 1, 2, 4)
-"""The bounds on the staleness that are tried: 0 is synchronous, and runs with 0 or 1 are reproducible."""
+"""The bounds on the staleness that are tried: 0 is synchronous; with 0 or 1 each sample has one version."""
 SPLITS = 7
 """The most splits into generators and learners that are tried."""
 MEASURED = 3

@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 
 from groupwise.config.recipe import Recipe
 from groupwise.core import Usage
+from groupwise.engines import Vllm
 from groupwise.models import DecoderShape
 from groupwise.planning.cost_model import TokenLengths, draw_lengths
 from groupwise.planning.device_splits import DevicePlacement, SimulatedPlacement, any_fits, try_all
@@ -47,9 +48,26 @@ class RunPlan:
         return smallest_staleness(self.simulated_placements)
 
     @property
-    def reproducible(self) -> SimulatedPlacement:
+    def one_version(self) -> SimulatedPlacement:
         """The best trial with staleness 0 or 1, in which each sample has one version."""
         return smallest_staleness([trial for trial in self.simulated_placements if trial.max_staleness <= 1])
+
+    @property
+    def bits_vary(self) -> str:
+        """Why two equal runs may differ though each sample has one version; empty if they write equal bytes.
+
+        Equal bytes are promised on one CPU thread per process (docs/reproducibility.md).
+        """
+        machine = self.recipe.machine
+        causes = {
+            "sums on a GPU have no fixed order": machine.device != "cpu",
+            "sums of several threads depend on the rows beside them": machine.threads > 1,
+            "vLLM's kernels may depend on the requests beside them": isinstance(self.recipe.engine, Vllm),
+            "the rows beside a token change the last bits of its experts": isinstance(
+                self.model_shape, MixtureOfExpertsShape
+            ),
+        }
+        return "; ".join(cause for cause, applies in causes.items() if applies)
 
     def memories(self, placement: DevicePlacement) -> dict[str, ProcessMemoryPrediction]:
         """The memory of each kind of process of a placement."""

@@ -16,6 +16,10 @@ from groupwise.runs.json_lines import read_lines
 from groupwise.runs.run_layout import RunLayout, iteration_files
 
 SAMPLE, LEARN = "seconds/sample", "seconds/learn"
+CONNECTING = 0.1
+"""Seconds of connecting to a host and of closing, for each version of the weights (docs/plan.md)."""
+SHORT = 10 * CONNECTING
+"""If a version was sent in fewer seconds, more than a tenth of them are those of connecting."""
 ONE = DevicePlacement(device_count=1, generator_devices=1, learner_devices=1, tensor_parallel=1)
 
 
@@ -28,8 +32,12 @@ def calibrated(
     the rate of sending is taken from it. `recipe` and `shape` are its own, `prompt` is its longest prompt. `Usage` for
     another run.
     """
-    if rate := send_rate(run):
+    if sent := sent_weights(run):
+        rate, seconds = sum(size for size, _ in sent) / sum(taken for _, taken in sent), median(x for _, x in sent)
         source = f"{machines.rates_source}; weights sent at {rate / 1e9:.3g} GB/s to a host, measured in {run.name}"
+        if seconds < SHORT:
+            shares = f"{seconds:.2g} s for each version, of which about {CONNECTING:g} s connect"
+            source += f" (in {shares}: low for larger weights)"
         return replace(machines, publish_bandwidth_gb_s=rate / 1e9, rates_source=source)
     check_measurable(run, recipe)
     sampling, learning = phase_seconds(run)
@@ -56,11 +64,10 @@ def check_measurable(run: Path, recipe: Recipe) -> None:
         raise Usage(what, fix=fix)
 
 
-def send_rate(run: Path) -> float:
-    """The bytes per second at which a run sent weights to each host of engines; 0 if it sent none."""
-    timings = [line for line in read_lines(RunLayout(run).timings) if SENT_BYTES in line and SEND_SECONDS in line]
-    seconds = sum(line[SEND_SECONDS] for line in timings)
-    return sum(line[SENT_BYTES] for line in timings) / seconds if seconds else 0.0
+def sent_weights(run: Path) -> list[tuple[float, float]]:
+    """The bytes and the seconds of each iteration in which a run sent weights, added over hosts; empty without one."""
+    lines = read_lines(RunLayout(run).timings)
+    return [(line[SENT_BYTES], line[SEND_SECONDS]) for line in lines if line.get(SENT_BYTES) and line.get(SEND_SECONDS)]
 
 
 def phase_seconds(run: Path) -> tuple[float, float]:

@@ -43,7 +43,7 @@ class SimulationSetup:
 
     @property
     def pinned(self) -> bool:
-        """Whether each sample has one version, which makes a run reproducible."""
+        """Whether each sample has one version."""
         return self.max_staleness <= 1
 
 

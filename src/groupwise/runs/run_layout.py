@@ -38,7 +38,7 @@ class RunLayout:
 
     @property
     def metrics(self) -> Path:
-        """Metrics, one line per iteration. A repeated run writes equal bytes."""
+        """Metrics, one line per iteration. A run that is repeated on a CPU writes equal bytes."""
         return self.run_directory / "metrics.jsonl"
 
     @property

@@ -104,7 +104,7 @@ class RunLogs:
         return self._sinks.warnings
 
     def metrics(self, line: Mapping[str, Any]) -> None:
-        """Write one iteration's metrics. Numbers that are not finite become null; a repeated run writes equal bytes."""
+        """Write one iteration's metrics. Numbers that are not finite become null; equal CPU runs write equal bytes."""
         self._sinks.write(line)
         self._append("metrics", json_line(line))
 

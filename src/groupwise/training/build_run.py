@@ -323,7 +323,7 @@ def new_learner(model: Model, recipe: Recipe, ranks: Ranks, tokenizer: Tokenizer
         temperature=1.0 if recipe.trains_stored_answers else recipe.sampling.temperature,
         side_models=method.models_in_use,
         from_directories=models_from_directories(model, recipe, ranks, tokenizer),
-        memory=method.memory,
+        states=method.states,
         ranks=ranks,
         optimizer_offload=recipe.machine.optimizer_offload,
     )

@@ -300,12 +300,12 @@ def _verdict_fields(sample: Sample) -> dict[str, Any]:
 
 
 @torch.no_grad()
-def method_metrics(method: Method, memories: Mapping[str, Any], results: Sequence[StepResult]) -> dict[str, float]:
-    """The metrics that a method's components report, and the numbers of its memories, as `memory/NAME`."""
-    metrics = {f"memory/{name}": float(x) for name, x in memories.items() if isinstance(x, int | float)}
-    for name, state in memories.items():
+def method_metrics(method: Method, states: Mapping[str, Any], results: Sequence[StepResult]) -> dict[str, float]:
+    """The metrics that a method's components report, and the numbers of its states, as `state/NAME`."""
+    metrics = {f"state/{name}": float(x) for name, x in states.items() if isinstance(x, int | float)}
+    for name, state in states.items():
         numbers = state.items() if isinstance(state, Mapping) else ()
-        metrics |= {f"memory/{name}/{key}": float(x) for key, x in numbers if isinstance(x, int | float)}
+        metrics |= {f"state/{name}/{key}": float(x) for key, x in numbers if isinstance(x, int | float)}
     parts = (*method.shaping, *method.advantage, method.credit, *method.mask, method.objective)
     if any(hasattr(part, "notes") for part in with_fields(parts)):
         metrics |= notes(parts, Batch.joined([result.batch for result in results]))

@@ -73,7 +73,7 @@ async def run(
             if collected is None:
                 break
             solved = guards.check_rollouts(collected)
-            method = recipe.method.at(ScheduleInput(iteration, recipe.iterations, learner.memories))
+            method = recipe.method.at(ScheduleInput(iteration, recipe.iterations, learner.method_states))
             batch = buffer.pack(collected.selected, version=learner.version)
             if not solved:
                 ahead.begin(iteration)
@@ -117,7 +117,7 @@ async def take_steps(
     """Take an iteration's optimizer steps; with lag, the event loop samples meanwhile."""
     with recorder.phase("learn", watched_as=AHEAD if max_staleness else ""):
         apart = max_staleness or learner.ranks.size > 1
-        taken = await in_thread(steps, learner.ranks, recorder.notify) if apart else steps()
+        taken = await in_thread(steps) if apart else steps()
     if max_staleness:
         recorder.add_seconds("engine_idle", ahead.idle)
         with recorder.phase("wait", watched_as=AHEAD):
@@ -137,10 +137,10 @@ def check_steps(
 def remember(
     method: Method, learner: Learner, batch: Batch, results: Sequence[StepResult], line: Mapping[str, Any]
 ) -> dict[str, float]:
-    """Update the method's memories after an iteration with steps. Returns the metrics of components and memories."""
+    """Update the method's states after an iteration with steps. Returns the metrics of components and states."""
     if not results:
         return {}
-    metrics = method_metrics(method, learner.memories, results)
+    metrics = method_metrics(method, learner.method_states, results)
     learner.remember(batch, {**line, **metrics})
     return metrics
 
@@ -154,7 +154,7 @@ async def load(engine: Engine, learner: Learner, recorder: RunRecorder, version:
 
     async def loaded() -> bool:
         sharded = learner.ranks.shards
-        weights = await in_thread(learner.weights, learner.ranks, recorder.notify) if sharded else learner.weights()
+        weights = await in_thread(learner.weights) if sharded else learner.weights()
         await engine.load(version, weights)
         return True
 
@@ -165,8 +165,8 @@ async def load(engine: Engine, learner: Learner, recorder: RunRecorder, version:
 def take(
     recipe: Recipe, buffer: RolloutBuffer, learner: Learner, iteration: int, pending: PendingIteration | None
 ) -> Awaitable[IterationRollouts]:
-    """Generate the rollouts of an iteration, by the method as its schedules and memories have it now."""
-    method = recipe.method.at(ScheduleInput(iteration, recipe.iterations, learner.memories))
+    """Generate the rollouts of an iteration, by the method as its schedules and states have it now."""
+    method = recipe.method.at(ScheduleInput(iteration, recipe.iterations, learner.method_states))
     wanted = recipe.prompts, method.group_size, method.strategy, method.filter, method.max_refills
     return buffer.take(*wanted) if pending is None else buffer.complete(pending, *wanted)
 
@@ -232,7 +232,7 @@ def needed_measures(method: Method, plans: Sequence[Sequence[StepPlan]]) -> froz
     several = sum(map(len, plans)) > 1
     if method.old_logprobs == "engine":
         return method.needs_before_steps - {OLD_LOGP}
-    return method.needs_before_steps | {OLD_LOGP} if several or method.memory else method.needs_before_steps
+    return method.needs_before_steps | {OLD_LOGP} if several or method.states else method.needs_before_steps
 
 
 def compute_advantages(batch: Batch, method: Method) -> Batch:

@@ -30,6 +30,7 @@ from groupwise.cluster.rank_messages import (
     save_shard,
     start_message,
 )
+from groupwise.cluster.rank_work_thread import waits_reported
 from groupwise.cluster.ray import ProcessResources, node_address
 from groupwise.cluster.ray_ranks import RayProcesses
 from groupwise.config.recipe import Cluster, Machine, Recipe
@@ -116,7 +117,7 @@ def several_ranks(
     """A context with the learner, in which the other ranks of the run share its steps.
 
     A sharded learner starts in it, from the `checkpoint` if there is one. `WorkerLost` names a rank that died, with its
-    last lines, or that did not answer; `notify` gets a line about ranks that are late.
+    last lines, or that did not answer; `notify` gets a line about each long wait for a rank.
     """
     cluster = objects.recipe.cluster
     if meeting is None or meeting.store is None:
@@ -131,8 +132,9 @@ def several_ranks(
         device = find_device(objects.recipe.machine)
         ranks = kind(store, 0, cluster.ranks, cluster.reduction_lanes, deadline=cluster.deadline, device=device)
         try:
-            learner = start(objects, learner, ranks, checkpoint)
-            yield learner
+            with waits_reported(ranks, notify):
+                learner = start(objects, learner, ranks, checkpoint)
+                yield learner
         except WorkerLost as error:
             raise named_by(processes, error) from error
         finally:
@@ -221,10 +223,10 @@ def follow(ranks: ReplicatedRanks, use: UserCode) -> None:
         return_freed_memory()
         header, tensors = read_message(content)
         if header["do"] == "iteration":
-            learner.memories = header["memories"]
-            method = recipe.method.at(ScheduleInput(header["iteration"], recipe.iterations, learner.memories))
+            learner.method_states = header["method_states"]
+            method = recipe.method.at(ScheduleInput(header["iteration"], recipe.iterations, learner.method_states))
         elif header["do"] == "held_out":
-            learner.memories = header["memories"]
+            learner.method_states = header["method_states"]
             method = method_of(recipe, learner)
         elif header["do"] == "weights":
             learner.weights(header["names"])

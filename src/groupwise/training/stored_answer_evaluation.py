@@ -17,7 +17,6 @@ from groupwise.methods import Method, ScheduleInput
 from groupwise.objective import describe_preferences
 from groupwise.rollout import RolloutSetting, answers
 from groupwise.training.loop import compute_advantages, keep_rollout_pictures
-from groupwise.training.progress_output import notify
 
 OLD_LOGP = Logp("policy")
 
@@ -42,7 +41,7 @@ def with_passes(recipe: Recipe, epochs: float, rows: int) -> Recipe:
 
 def method_of(recipe: Recipe, learner: Learner) -> Method:
     """The method of the held-out loss: all evaluations have the constants of the first iteration."""
-    return recipe.method.at(ScheduleInput(0, recipe.iterations, learner.memories))
+    return recipe.method.at(ScheduleInput(0, recipe.iterations, learner.method_states))
 
 
 async def held_out_metrics(
@@ -59,7 +58,7 @@ async def held_out_metrics(
         step = held_out_step(recipe, learner, rollouts)
         return describe_held_out(step, float(method.objective(step)), method.objective.surrogate)
 
-    return await in_thread(compute, learner.ranks, notify)
+    return await in_thread(compute)
 
 
 def held_out_step(recipe: Recipe, learner: Learner, rollouts: Sequence[Rollout]) -> Batch:

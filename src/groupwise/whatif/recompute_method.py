@@ -10,7 +10,7 @@ from groupwise.config.diff import label
 from groupwise.core import BadData, Usage  # fmt: skip
 from groupwise.data import Batch, NeededMeasure, Outcome, TokenMark, in_batch, label_of, name_of, needs, with_fields
 from groupwise.learner import token_gradients
-from groupwise.methods import MemoryValue, Method, ScheduleInput
+from groupwise.methods import Method, ScheduleInput, StateValue
 from groupwise.rollout.prompt_template import FORMS, worded
 from groupwise.rollout.rollout_buffer import eligible_answers, with_rule
 from groupwise.training.loop import OLD_LOGP, compute_advantages, plan
@@ -81,8 +81,8 @@ def without_terms(stored: StoredIteration, name: str, method: Method) -> tuple[M
     Penalties and auxiliary losses are terms that the rest does not depend on. `BadData` if another component needs a
     number that is not stored.
     """
-    if method.memory:
-        raise unavailable(name, f"its memory {', '.join(x for x, _ in method.memory)} is not stored with the samples")
+    if method.states:
+        raise unavailable(name, f"its state {', '.join(x for x, _ in method.states)} is not stored with the samples")
     method = at_iteration(stored, method)
     left_out = {p: missing for p in method.objective.penalties if (missing := not_stored(stored.batch, needs(p)))}
     notes = [f"without {label(p)}: {' and '.join(missing)} not stored" for p, missing in left_out.items()]
@@ -146,5 +146,5 @@ def run_steps(stored: StoredIteration) -> list[tuple[int, ...]]:
 
 def at_iteration(stored: StoredIteration, method: Method) -> Method:
     """The method with the values of its schedules at the iteration, except those that need an unstored memory."""
-    schedules = tuple((path, x) for path, x in method.schedules if not isinstance(x, MemoryValue))
+    schedules = tuple((path, x) for path, x in method.schedules if not isinstance(x, StateValue))
     return replace(method, schedules=schedules).at(ScheduleInput(stored.iteration - 1, stored.recipe.iterations, {}))

@@ -87,7 +87,7 @@ class EngineRequirements:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Served(Native):
-    """Runs `replicas` native engines in child processes, each of `max_num_seqs` sequences; same bits as `Native`.
+    """Runs `replicas` native engines in child processes, each of `max_num_seqs` sequences; `Native`'s bits on CPUs.
 
     `addresses` are further engines, which `groupwise serve` started: a socket on this machine, or
     `HOST:PORT#sha256=FINGERPRINT`. A replica that dies, or is silent or idle for `deadline` seconds while it owes an

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from groupwise.advantages import Lagrangian
-from groupwise.data import Batch, Memory, NeededMeasure, Subscore
+from groupwise.data import Batch, MethodState, NeededMeasure, Subscore
 from groupwise.methods.method import Method
 from groupwise.methods.reference import ExpectedEffect, PaperDifference, PaperReference
 from groupwise.objective import Objective, group_mean
@@ -13,7 +13,7 @@ __all__ = ["LagrangeMultipliers", "fgrpo"]
 
 
 @dataclass(frozen=True, slots=True)
-class LagrangeMultipliers(Memory):
+class LagrangeMultipliers(MethodState):
     """Lagrange multipliers of the constraints `mean score >= floor`: each grows while its mean is below the floor.
 
     The new value is `clip(multiplier + step_size (floor - mean), 0, max_multiplier)`. The mean is over the verdicts of
@@ -66,7 +66,7 @@ def fgrpo(
         group_size=group_size,
         advantage=(Lagrangian(tuple(name for name, _ in min_mean_scores)),),
         objective=Objective(aggregate=group_mean),
-        memory=(("multipliers", LagrangeMultipliers(min_mean_scores, step_size)),),
+        states=(("multipliers", LagrangeMultipliers(min_mean_scores, step_size)),),
         minibatches=minibatches,
     )
 

@@ -8,7 +8,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from groupwise.advantages import Whitened
-from groupwise.data import Advantage, Batch, Memory, Outcome, Shaping
+from groupwise.data import Advantage, Batch, MethodState, Outcome, Shaping
 from groupwise.methods.method import Method
 from groupwise.methods.reference import ExpectedEffect, PaperDifference, PaperReference
 from groupwise.objective import Objective, token_mean
@@ -18,7 +18,7 @@ __all__ = ["DebiasedReward", "FalseRejectRate", "ForwardCorrection", "noisy_veri
 
 
 @dataclass(frozen=True, slots=True)
-class FalseRejectRate(Memory):
+class FalseRejectRate(MethodState):
     """Estimates the share of correct answers that the verifier rejects, with a second verifier. arXiv:2510.00915.
 
     A verdict's subscore `appealed` is 1 if a second verifier looked at a rejected answer, and `overturned` is 1 if it
@@ -51,14 +51,14 @@ def _part(batch: Batch, name: str) -> list[float]:
 class ForwardCorrection(Advantage):
     """`x - (1 - rejects)`: corrects rewards for a verifier that rejects the share `rejects` of correct answers.
 
-    `rejects` is the share of correct answers that the verifier rejects, from the memory `FalseRejectRate`. A group
+    `rejects` is the share of correct answers that the verifier rejects, from the state `FalseRejectRate`. A group
     baseline after it undoes the correction. arXiv:2510.00915, forward correction.
     """
 
-    memory: str = "rejects"
+    state: str = "rejects"
 
     def __call__(self, x: Float[Tensor, " s"], b: Batch) -> Float[Tensor, " s"]:
-        return x - (1 - b.memories[self.memory])
+        return x - (1 - b.method_states[self.state])
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +116,7 @@ def noisy_verifier(
         shaping=(Correctness(),) if forward else (Correctness(), DebiasedReward(false_accept_rate, false_reject_rate)),
         advantage=(ForwardCorrection(),) if forward else (Whitened(),),
         objective=Objective(aggregate=token_mean),
-        memory=(("rejects", FalseRejectRate(false_reject_rate)),) if forward else (),
+        states=(("rejects", FalseRejectRate(false_reject_rate)),) if forward else (),
         minibatches=minibatches,
     )
 

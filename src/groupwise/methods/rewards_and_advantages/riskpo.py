@@ -9,7 +9,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from groupwise.advantages.prompt_bundles import LEVELS, PromptBundleDraws, draws_of
-from groupwise.data import Advantage, Batch, Memory, Outcome
+from groupwise.data import Advantage, Batch, MethodState, Outcome
 from groupwise.methods.method import Method
 from groupwise.methods.reference import ExpectedEffect, PaperDifference, PaperReference
 from groupwise.objective import Objective, token_mean
@@ -23,7 +23,7 @@ class PromptBundleRiskAdvantage(Advantage):
 
     Scores below the quantile `low_quantile` weigh `tail_weight` times, scores above the quantile `high_quantile` not at
     all, so hard prompts matter most. `shift_to_nonpositive` shifts it to be at most 0. The quantiles come from the
-    memory `BundleScoreQuantiles`, and in the first iteration from the bundle. An answer of a draw gets the draw's
+    state `BundleScoreQuantiles`, and in the first iteration from the bundle. An answer of a draw gets the draw's
     advantage (`answer_weighting = "uniform"`), this times 0.5 if correct, else 1.5 (`score`), this over its prompt's
     std (`std`), or a part of it, in proportion to how far the answer is above its prompt's mean (`sum-mean`).
     """
@@ -34,7 +34,7 @@ class PromptBundleRiskAdvantage(Advantage):
     tail_weight: float = 1.5
     shift_to_nonpositive: bool = False
     answer_weighting: Literal["uniform", "score", "std", "sum-mean"] = "sum-mean"
-    memory: str = "quantiles"
+    state: str = "quantiles"
     eps: float = 1e-6
 
     def __post_init__(self) -> None:
@@ -58,7 +58,7 @@ class PromptBundleRiskAdvantage(Advantage):
         )
 
     def _quantile(self, level: float, score: Tensor, draws: PromptBundleDraws, b: Batch) -> Float[Tensor, " d"]:
-        if tracked := b.memories.get(self.memory):
+        if tracked := b.method_states.get(self.state):
             return torch.full_like(score, tracked[min(range(len(LEVELS)), key=lambda i: abs(LEVELS[i] - level))])
         own = torch.zeros_like(score)
         for k in range(draws.bundle_of_draw.count):
@@ -93,7 +93,7 @@ class PromptBundleRiskAdvantage(Advantage):
 
 
 @dataclass(frozen=True, slots=True)
-class BundleScoreQuantiles(Memory):
+class BundleScoreQuantiles(MethodState):
     """Running quantiles (0.05, 0.10, ... 0.95) of the scores of bundles of prompts: one small step per iteration.
 
     `q += step_size (level - share of scores below q)`. The first iteration sets them. RiskPO, arXiv:2510.00911. The
@@ -146,7 +146,7 @@ def riskpo(
             ),
         ),
         objective=Objective(aggregate=token_mean),
-        memory=(("quantiles", BundleScoreQuantiles(prompts_per_bundle)),),
+        states=(("quantiles", BundleScoreQuantiles(prompts_per_bundle)),),
         minibatches=minibatches,
     )
 

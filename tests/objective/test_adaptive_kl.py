@@ -27,9 +27,9 @@ def with_kl(per_token: list[list[float]]) -> Batch:
     ],
 )
 def test_the_coefficient_follows_the_kl(per_token: list[list[float]], factor: float) -> None:
-    memory = AdaptiveKL(start_value=0.5, target_kl=0.1, horizon=50)
-    assert memory.init() == 0.5
-    assert memory(2.0, with_kl(per_token), {}) == pytest.approx(2.0 * factor, rel=1e-12)
+    state = AdaptiveKL(start_value=0.5, target_kl=0.1, horizon=50)
+    assert state.init() == 0.5
+    assert state(2.0, with_kl(per_token), {}) == pytest.approx(2.0 * factor, rel=1e-12)
 
 
 def test_it_needs_the_log_probs_it_reads_and_refuses_invalid_constants() -> None:

@@ -326,8 +326,13 @@ def test_each_stated_comparison_has_a_smallest_difference_that_counts() -> None:
         assert [x.least for x in effect.claimed(effect.study.measured(results), own)] == [x.least for x in estimates]
 
 
+def at_shared_rates() -> dict[StudyRun, StudyRunResult]:
+    """The stored results without those that choose rates, or compare the best ones."""
+    return {run: x for run, x in read_results(HOME / RESULTS).items() if run.seed in SEEDS}
+
+
 def test_a_comparison_of_methods_at_one_rate_is_undecided_until_each_has_its_best() -> None:
-    results, exact = read_results(HOME / RESULTS), read_exact(HOME)
+    results, exact = at_shared_rates(), read_exact(HOME)
     (shared,) = [effect for effect in index.EFFECTS if effect.study.name == "ladder"]
     assert shared.study.tuned and not at_best_rates(shared.study, results)
     row = next(text for text in index.index_blocks(results, exact)["effects"].splitlines() if "(ladder.md)" in text)
@@ -402,7 +407,7 @@ def test_fresh_seeds_run_look_by_look_from_three_first_models_until_one_decides(
         is_whole = "method.filter = mixed_outcomes" in run.settings
         return 0.5 + gains.get(run.seed, 0.3 + run.seed / 1e4) * (is_whole and run.seed in FRESH)
 
-    results = dict(read_results(HOME / RESULTS))
+    results = at_shared_rates()
     choose_rates(ladder.STUDY, results)
     looks = [with_runs(ladder.STUDY, results, accuracy) for _ in range(4)]
     assert [sorted({run.seed for run in look}) for look in looks] == [
@@ -580,9 +585,9 @@ def test_a_share_of_the_stored_runs_is_made_again(tmp_path: Path, monkeypatch: p
     monkeypatch.setattr(command, "run_trials", run_trials)
     monkeypatch.setattr(command, "need_matplotlib", lambda: None)
     for seed in ("1", "1", "2"):
-        assert command.main(["clip_higher", "--fresh", str(tmp_path), "--share", "0.2", "--draw-seed", seed]) == 0
-    assert made[0] == made[1] != made[2] and len(made[0]) == 3  # of 15
-    assert capsys.readouterr().out.splitlines() == ["3 of 3 runs are equal to the last stored digit"] * 3
+        assert command.main(["clip_fraction", "--fresh", str(tmp_path), "--share", "0.2", "--draw-seed", seed]) == 0
+    assert made[0] == made[1] != made[2] and len(made[0]) == 4  # of 20
+    assert capsys.readouterr().out.splitlines() == ["4 of 4 runs are equal to the last stored digit"] * 3
 
 
 def test_wrong_arguments_and_a_missing_package(monkeypatch: pytest.MonkeyPatch, capsys) -> None:

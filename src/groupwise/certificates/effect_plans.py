@@ -118,14 +118,14 @@ def extended(factors: tuple[float, ...], best_of: Callable[[tuple[float, ...]], 
     ((0.1111111111111111, 0.3333333333333333, 1, 3), (1, 3, 9))
     """
     smallest, largest = factors[0] / 3**FURTHER, factors[-1] * 3**FURTHER
-    while True:
-        top = best_of(factors)
+    while (top := best_of(factors)) is not None:
         if top == factors[0] and top > 1.01 * smallest:
             factors = (top / 3, *factors)
         elif top == factors[-1] and top < 0.99 * largest:
             factors = (*factors, 3 * top)
         else:
-            return factors
+            break
+    return factors
 
 
 def best(choices: Sequence[T], scores: Sequence[float]) -> T | None:

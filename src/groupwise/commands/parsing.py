@@ -39,7 +39,7 @@ def word_of(action: argparse.Action) -> str:
     return " ".join([*action.option_strings[:1], value if action.required else f"[{value}]"])
 
 
-def parser() -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentParser]]:
+def parser() -> tuple[CommandParser, dict[str, CommandParser]]:
     """The argument parser of all commands; and, by name, an option parser for each command that takes recipe fields."""
     table = CommandParser(
         prog="groupwise",
@@ -72,7 +72,7 @@ def parser() -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentParser
     return table, options
 
 
-def with_options(table: argparse.ArgumentParser, command: Command) -> argparse.ArgumentParser:
+def with_options(table: CommandParser, command: Command) -> CommandParser:
     """The parser with a command's options, and below them its permissions."""
     declared(table, command.options)
     if command.permission_options:
@@ -87,7 +87,7 @@ def declared(table: argparse._ActionsContainer, options: Sequence[Option]) -> No
 
 
 def parse(
-    table: argparse.ArgumentParser, options: Mapping[str, argparse.ArgumentParser], words: Sequence[str]
+    table: CommandParser, options: Mapping[str, CommandParser], words: Sequence[str]
 ) -> tuple[argparse.Namespace, list[tuple[str, str]]]:
     """Parse a command line: its arguments, and its overrides of recipe fields.
 
@@ -117,7 +117,7 @@ def parse(
     return a, overrides
 
 
-def check_command(table: argparse.ArgumentParser, words: Sequence[str]) -> None:
+def check_command(table: CommandParser, words: Sequence[str]) -> None:
     """End with an error if the first word is no command. The error names a similar one, or all commands."""
     names = [command.name for command in COMMANDS]
     if not words or words[0].startswith("-") or words[0] in names:

@@ -1,10 +1,10 @@
-"""A claim that is written down before its runs: two sides, each at its best learning rate, on fresh seeds.
+"""A claim that is written down before its runs: two sides at their best learning rates, on fresh seeds.
 
 *Rates.* Each side runs at each rate with the seeds of `TUNING_SEEDS`, which no study uses. The rate with the largest
 mean is its rate, in a tie the smaller one; a collapsed run counts as it is, and a grid whose best is at an edge grows.
 *Looks.* Both sides then run with the seeds from `FIRST_SEED` on, and the differences within a seed are tested after
 each number of seeds in `LOOKS`, each at Pocock's bound. The first look that decides ends the runs. These seeds start
-from three first models in turn; a claim with models of its own makes one for each seed.
+from three first models in turn; a claim that makes its models makes one for each seed.
 """
 
 import math

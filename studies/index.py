@@ -89,7 +89,7 @@ Kept = Mapping[tuple[float, ...], tuple[bool, bool]]
 def judged_by_study(results: Results, exact: Mapping[str, Exact]) -> Judged:
     """The estimate of each verdict on the pages, by study, each once; also those of this page.
 
-    Those at the best rates, where they are there, stand in place of those at shared rates.
+    Those at the best rates, where they are there, replace those at shared rates.
     """
     judged = {}
     for effect in EFFECTS:

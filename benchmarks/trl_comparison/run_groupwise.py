@@ -31,7 +31,7 @@ from groupwise.config.recipe import Cluster, Evaluate, Machine, Recipe, Save
 from groupwise.config.user_code import UserCode
 from groupwise.data import Batch, Draw, Outcome, Prompt, Rollout, Sample, Sampler, Sampling, Verdict, Verifier
 from groupwise.engines import Native
-from groupwise.learner import AdamW
+from groupwise.learner import AdamW, Learner
 from groupwise.methods import Method
 from groupwise.models import read_tokenizer
 from groupwise.objective import Clip, Objective, sequence_mean, sequence_ratio, token_mean
@@ -83,8 +83,8 @@ class Timed(RunRecorder):
         self.watch.note(tokens=batch.tokens, reward=float(batch.reward.mean()))
         return super().iteration(collected, batch, *rest)
 
-    def write(self, line: dict[str, Any]) -> None:
-        super().write(line)
+    def write(self, line: dict[str, Any], learner: Learner) -> None:
+        super().write(line, learner)
         self.watch.note(loss=line["loss"])
         self.watch.end()
 

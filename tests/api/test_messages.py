@@ -25,6 +25,7 @@ OTHERS = (
     "hf download",
     "pip install",
     "ray start",
+    "torchrun",
     "groupwise serve",
     "groupwise merge",
     "groupwise plan",

@@ -20,7 +20,14 @@ PAGES = {str(path.relative_to(HOME)): path for folder in FOLDERS for path in HOM
 OTHERS = {
     "CHANGELOG.md": {"--rows", "coupling_unit"},  # renamed, as its item says; a declaration of a component
     "docs/cluster.md": {"--max-restarts", "--standalone"},  # of torchrun
-    "docs/two-hosts.md": {"--max-restarts"},  # of torchrun
+    "docs/two-hosts.md": {
+        "--max-restarts",
+        "--node-rank",
+        "--master-addr",
+        "--master-port",
+        "--rdzv-backend",
+        "--rdzv-endpoint",
+    },  # of torchrun
     "docs/coming-from.md": {"--path", "actor"},
     "docs/gpu.md": {"num_splits"},  # of torch
     "docs/install.md": {"--build-arg"},  # of docker

@@ -185,10 +185,10 @@ def test_a_model_on_the_way_that_cannot_be_written_is_an_error_at_the_end(
     recipe = replace(EVERY, save=replace(EVERY.save, export_every=1, keep=9))
     run, write = begun(tmp_path / "run", recipe), commands.write_model_directory
 
-    def full(layout: RunLayout, objects: Any, model: Path, disk: Any) -> None:
+    def full(layout: RunLayout, objects: Any, model: Path, *others: Any) -> None:
         if model.name == "000001":
             raise Storage("the model could not be written", evidence="No space left on device", fix="free space")
-        write(layout, objects, model, disk)
+        write(layout, objects, model, *others)
 
     monkeypatch.setattr(commands, "write_model_directory", full)
     with pytest.raises(Storage, match="could not be written: 1") as refusal:
@@ -294,8 +294,8 @@ def test_a_signal_saves_and_prints_how_to_resume(
     run = begun(tmp_path / "run", LONGER)
     watch = commands.IterationCallback.__call__
 
-    def signalled(self: commands.IterationCallback, line: dict[str, Any], timing: dict[str, Any]) -> None:
-        watch(self, line, timing)
+    def signalled(self: commands.IterationCallback, line: dict[str, Any], *others: Any) -> None:
+        watch(self, line, *others)
         if line["iteration"] == 2:
             os.kill(os.getpid(), number)
 

@@ -100,6 +100,7 @@ REMAINDERS = (
     "n",
 )  # fmt: skip
 REMAINDERS += (
+    "host_devices",
     "len(indices)",
     "len(self.values)",
     "sizes['heads']",

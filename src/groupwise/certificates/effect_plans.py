@@ -204,7 +204,7 @@ def tuning_metric(effect: ExpectedEffect) -> str:
 
 def pair_of(method: str, effect: ExpectedEffect, seed: int, results: Results) -> tuple[StudyRun, StudyRun] | None:
     """The runs of both sides with a fresh seed, at their chosen settings; None before both grids ran."""
-    base = seed % plan_of(effect).bases
+    _, base = divmod(seed, plan_of(effect).bases)
     own, parent = sides_of(method, effect)
     settings, others = own.chosen(results), parent.chosen(results)
     if settings is None or others is None:

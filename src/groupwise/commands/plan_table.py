@@ -268,7 +268,7 @@ def settings_lines(planned: RunPlan, trial: SimulatedPlacement) -> list[str]:
 
 
 def trial_commands(planned: RunPlan, trial: SimulatedPlacement) -> dict[str, str]:
-    """The commands that start a trial on other hosts, by what they start; none if this version refuses it."""
+    """The commands that start a trial on other hosts, a command for each part; none if this version refuses it."""
     if obstacle(trial.placement, planned.recipe, planned.model_shape):
         return {}
     return other_hosts_commands(planned.recipe, trial.placement)

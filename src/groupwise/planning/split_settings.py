@@ -46,7 +46,7 @@ def split_settings(recipe: Recipe, placement: DevicePlacement, max_staleness: in
 
 
 def other_hosts_commands(recipe: Recipe, placement: DevicePlacement) -> dict[str, str]:
-    """The commands that start the engines of other hosts, and ranks on several hosts, by what they start.
+    """The commands that start the engines of other hosts, and ranks on several hosts, a command for each part.
 
     Empty for a placement on one host.
     """
@@ -55,8 +55,10 @@ def other_hosts_commands(recipe: Recipe, placement: DevicePlacement) -> dict[str
         where = "the other host" if placement.engine_hosts == 1 else f"each of {placement.engine_hosts} other hosts"
         commands[f"engines on {where}"] = shlex.join(serve_words(recipe, placement.host_devices))
     if hosts > 1:
-        torchrun = f"torchrun --nnodes {hosts} --nproc-per-node {placement.host_devices} --rdzv-backend c10d"
-        commands[f"ranks on each of {hosts} hosts"] = f"{torchrun} --rdzv-endpoint HOST:29400 -m groupwise train"
+        commands[f"ranks on each of {hosts} hosts"] = (
+            f"torchrun --nnodes {hosts} --nproc-per-node {placement.host_devices} "
+            "--rdzv-backend c10d --rdzv-endpoint HOST:29400 -m groupwise train"
+        )
     return commands
 
 

@@ -25,14 +25,14 @@ OTHERS = (
     "hf download",
     "pip install",
     "ray start",
-    "torchrun",
     "groupwise serve",
     "groupwise merge",
     "groupwise plan",
     "--security-opt",
 )
 """Programs that a user starts himself: their options stay."""
-NOT_REACHED = ("planning/gpu_cards.py", "planning/this_machine.py", "config/command_line_advice.py",
+NOT_REACHED = ("planning/gpu_cards.py", "planning/this_machine.py", "planning/split_settings.py",
+    "config/command_line_advice.py",
     "__main__.py", "commands/", "certificates/", "whatif/", "sandbox/bubblewrap_command.py",
     "models/diffusion/tiny_pipeline.py",
     "evaluation/published_protocols.py", "engines/remote/server.py", "engines/remote/tls.py",

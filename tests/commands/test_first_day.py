@@ -88,7 +88,7 @@ def test_check_takes_a_command_without_a_file(capsys: pytest.CaptureFixture[str]
         (["train", "--actor_rollout_ref.rollout.n=8"], "write --method.group_size 8"),
         (["train", "--actor_rollout_ref.actor.optim.lr", "1"], "write --optimizer.lr 1"),
         (["train", "--algorithm.adv_estimator", "grpo"], "write --method grpo"),
-        (["train", "--trainer.n_gpus_per_node", "8"], "one process trains on one device"),
+        (["train", "--trainer.n_gpus_per_node", "8"], "write --cluster.ranks 2 (a process on each GPU that learns"),
         (["train", "--per_device_train_batch_size", "8"], "write --machine.microbatch_tokens"),
         (["train", "--method.num_generations", "8"], "write --method.group_size"),
         (["train", "data.train_batch_size=64"], "write --prompts 32"),

@@ -54,7 +54,7 @@ def test_both_doors_have_the_same_second_names() -> None:
         (["train", "--shaping", "Score"], "did you mean --method.shaping?"),
         (["train", "trainer.save_freq=5", "data.val_files=y.jsonl"], "write --held_out y.jsonl"),
         (["train", "prompts=5"], "an option begins with two dashes: --prompts 5"),
-        (["train", "--tp", "2"], "leave it out: one process trains on one device"),
+        (["train", "--tp", "4"], """write --engine '{ kind = "Vllm", tensor_parallel_size = 4 }'"""),
         (["help", "Overlong"], "did you mean OverlongPenalty?"),
         (["train", "--optimiser.eps", "1"], "did you mean --optimizer.eps?"),
         (["train", "--method.objective.surrogat.low", "1"], "did you mean --method.objective.surrogate.low?"),
@@ -166,6 +166,7 @@ def test_the_help_fits_the_terminal(columns: int, monkeypatch: pytest.MonkeyPatc
         ("token_mean", "a value of method.objective.aggregate"),
         ("sequence_ratio", "GSPO"),
         ("math", "Math: Right if the answer equals"),
+        ("tensor_parallel_size", "engine here\n\nVllm: Runs"),
     ],
 )
 def test_help_knows_other_names_and_components(name: str, words: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -180,7 +181,7 @@ def test_help_knows_other_names_and_components(name: str, words: str, capsys: py
         ("train", "it is a command: groupwise train --help"),
         ("stop-after", "--stop-after is an option of train, resume"),
         ("max_refills", "did you mean method.max_refills?"),
-        ("nnodes", "one process trains on one device"),
+        ("cp_size", "leave it out: each sample is computed on one device"),
         ("colour", "groupwise help prints all fields"),
     ],
 )

@@ -10,13 +10,15 @@ import pytest
 
 import groupwise
 from groupwise.config.fields import SECOND_NAMES
-from groupwise.config.python_advice import in_python
+from groupwise.config.python_advice import field_pattern, in_python, recipe_names
 from groupwise.config.recipe import Recipe
 from groupwise.config.recipe_toml import read_with_problems
 from groupwise.config.train_keyword_arguments import overrides_of
 from groupwise.config.trl_and_verl_names import DICTIONARY, TRAINERS, answers, other_name_fix
 from groupwise.config.user_code import UserCode
+from tests.docs.printed_names import absent_names
 
+HOME = Path(__file__).parents[2]
 OPTIONS = tomllib.loads(Path(__file__).with_name("trl_verl_options.toml").read_text("utf-8"))
 OWN = {*SECOND_NAMES, *(f.name for f in fields(Recipe)), "tools"}
 LINES = {
@@ -51,6 +53,36 @@ def test_the_line_of_an_answer_is_a_recipe_and_its_argument_sets_the_same(text: 
         passed = {SECOND_NAMES.get(word, word): x for word, x in eval(f"Call({rendered})", scope).items()}
         again, _ = read_with_problems(base, [] if path == "method" else overrides_of(passed), UserCode())
         assert path == "method" or again == recipe
+
+
+ADVICE = sorted(
+    {text for answer in answers().values() for text in (answer.command_line_text, answer.python_text)} - {""}
+)
+OPTION = re.compile(r"""--([\w.-]+)(?: ('[^']*'|[^\s,;:)-][^\s,;:)]*))?""")
+WORD = re.compile(r"""(?<![\w.-])(?<!\{ )[a-z_.]+ = (?:"[^"]*"|[\d.e-]+)""")
+OTHERS = {"--revision", "--local-dir"}
+"""Options of the program hf."""
+
+
+@pytest.mark.parametrize("text", ADVICE)
+def test_each_setting_that_an_answer_names_is_accepted_and_each_page_exists(text: str) -> None:
+    spans = [match[0] for pattern in (OPTION, WORD, field_pattern()) for match in pattern.finditer(text)]
+    assert absent_names("\n".join(f"`{span}`" for span in spans)) - OTHERS == set()
+    options = [
+        (path, value.strip("'")) for path, value in OPTION.findall(text.partition("groupwise eval ")[0]) if value
+    ]
+    settings = [(path, value) for path, value in options if path.partition(".")[0] in recipe_names()]
+    settings += [(path, value.strip('"')) for path, value in field_pattern().findall(text)]
+    base = "method = 'grpo'" if "method" in dict(settings) else 'method.base = "grpo"\nprompts = 16'
+    recipe, problems = read_with_problems(base, settings, UserCode())
+    assert recipe is not None and problems == [], settings
+    assert all((HOME / page).is_file() for page in re.findall(r"docs/[\w-]+\.md", text))
+
+
+def test_a_stale_answer_is_found() -> None:
+    for text in ("--engine.tensor_parallel 2", "cluster.restarts = 3", "--cluster.shard fully"):
+        with pytest.raises(AssertionError):
+            test_each_setting_that_an_answer_names_is_accepted_and_each_page_exists(text)
 
 
 def test_a_program_reads_its_own_arguments() -> None:

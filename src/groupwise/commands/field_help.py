@@ -19,7 +19,7 @@ from groupwise.config.fields import (
     same_end,
     section_text,
 )
-from groupwise.config.trl_and_verl_names import EARLIER_COMPONENTS, field_named, other_name_fix
+from groupwise.config.trl_and_verl_names import EARLIER_COMPONENTS, answer_of, field_named, other_name_fix
 from groupwise.core import Usage, class_name, part_names, terminal_width, visible
 from groupwise.methods.families import method_files
 
@@ -48,7 +48,7 @@ def field_help(name: str) -> str:
         lines = [constant_text(part, *declaration) for part, declaration in parts.items()]
         return "\n".join([f"{name}: a constant of the component in {owner}", *lines])
     if (field := first_name(name)) != name or (field := field_named(name)):
-        return f"{name} is {field} here\n\n{field_help(field)}"
+        return f"{name} is {field} here\n\n{component_of_answer(name) or field_help(field)}"
     if component := component_text(class_name(name)) or component_text(name):
         return component
     matches = same_end(name) or [one for one in [corrected(name), component_named(name)] if one]
@@ -71,6 +71,13 @@ def component_named(name: str) -> str:
     """The component that a misspelled or an earlier name means; empty without one."""
     names = {part for parts in part_names().values() for part in parts}
     return EARLIER_COMPONENTS.get(name) or next(iter(get_close_matches(name, names, n=1, cutoff=0.68)), "")
+
+
+def component_of_answer(name: str) -> str:
+    """The component in the answer for an option of TRL or verl: its documentation; empty for another answer."""
+    value = answer.equivalent_field_value if (answer := answer_of(name)) else None
+    kind = value.get("kind") if isinstance(value, dict) else value
+    return component_text(kind) if isinstance(kind, str) else ""
 
 
 def component_text(name: str) -> str:

@@ -96,22 +96,31 @@ def fix_of(command: str, path: str, problem: Usage, value: str) -> str:
 def of_value(path: str, option: str, value: str) -> str:
     """The option of an answer, with the user's value in place of the example where it means the same.
 
-    That is a published method, and a value of the example's type of an answer without a note.
+    That is a published method, and a value of the example's type of an answer without a note. In a table that is a part
+    of one kind, it is the part's constant.
 
     >>> of_value("loss_type", "--method grpo (...)", "dr_grpo"), of_value("max_steps", "--iterations 100 (...)", "7")
     ('--method dr_grpo', '--iterations 100 (...)')
     >>> of_value("learning_rate", "--optimizer.lr 1e-6", "1e-5"), of_value("bf16", "--machine.dtype bfloat16", "true")
     ('--optimizer.lr 1e-5', '--machine.dtype bfloat16')
+    >>> of_value("tp", "--engine '{ kind = \"Vllm\", tensor_parallel_size = 2 }'", "4")
+    '--engine \'{ kind = "Vllm", tensor_parallel_size = 4 }\''
     """
     answer = answer_of(path)
     if answer is None:
         return option
     if answer.field_path == "method":
         return f"--method {name}" if (name := published_name(value)) in method_files() else option
-    example = answer.equivalent_field_value
+    example, written = answer.equivalent_field_value, value
+    match example:
+        case {"kind": str(part), **constants} if len(constants) == 1:
+            ((name, example),) = constants.items()
+            written = f'{{ kind = "{part}", {name} = {value} }}'
+        case _:
+            pass
     kind = bool if value in ("true", "false") else int if value.isdecimal() else float if is_number(value) else str
     fits = type(example) is kind or (isinstance(example, float) and kind is int)
-    return option_of(answer.field_path, value) if value and fits and not answer.note else option
+    return option_of(answer.field_path, written) if value and fits and not answer.note else option
 
 
 def is_number(text: str) -> bool:

@@ -1,15 +1,20 @@
 """Rows with stored answers are read in the formats of TRL and of `datasets`; unusable rows are named."""
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from groupwise.core import BadData
 from groupwise.data import Prompt
 from groupwise.tasks.row_columns import RowColumns
 from groupwise.tasks.stored_rows import read_stored
+from groupwise.tasks.typed_columns import TRUTH_TEXTS
 
 USER, ANSWER = {"role": "user", "content": "7*5="}, {"role": "assistant", "content": "35"}
 WORSE = {"role": "assistant", "content": "36"}
@@ -20,10 +25,18 @@ def ids_of(problem: Any) -> tuple[int, ...]:
     return tuple(map(ord, text))
 
 
-def read(path: Path, *rows: object, plain: bool = True, **columns: str) -> list[Prompt]:
+def read(
+    path: Path,
+    *rows: object,
+    plain: bool = True,
+    splits_pairs: bool = False,
+    number_columns: Sequence[str] = (),
+    **columns: str,
+) -> list[Prompt]:
     source = path / "rows.jsonl"
     source.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return read_stored(str(source), ids_of, RowColumns(**columns), plain=plain)[0]
+    how: dict[str, Any] = {"plain": plain, "splits_pairs": splits_pairs, "number_columns": number_columns}
+    return read_stored(str(source), ids_of, RowColumns(**columns), **how)[0]
 
 
 FORMS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
@@ -61,6 +74,72 @@ def test_a_pair_is_two_labelled_answers(tmp_path: Path) -> None:
         ("rows/1/chosen", "7*5=", "35", True), ("rows/1/rejected", "7*5=", "36", False), ("rows/2", "2*3=", "6", False),
     ]  # fmt: skip
     assert (stats.row_count, stats.training_count) == (2, 3)
+
+
+LABELS: list[tuple[str, object]] = [
+    ("jsonl", True), ("jsonl", False), ("csv", "True"), ("csv", "true"), ("csv", "1"), ("csv", "False"), ("csv", "0"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("ending", "label"), LABELS)
+@pytest.mark.parametrize("splits_pairs", [True, False])
+def test_a_label_is_a_truth_value_in_each_format(
+    ending: str, label: object, splits_pairs: bool, tmp_path: Path
+) -> None:
+    source = tmp_path / f"rows.{ending}"
+    row = {"prompt": "7*5=", "completion": "35", "label": label}
+    csv = f"prompt,completion,label\n7*5=,35,{label}\n"
+    source.write_text(csv if ending == "csv" else json.dumps(row) + "\n")
+    ((prompt,), _) = read_stored(str(source), ids_of, RowColumns(), plain=True, splits_pairs=splits_pairs)
+    assert prompt.row["label"] is (str(label).lower() in ("true", "1"))
+
+
+OTHER_VALUES = (
+    st.integers()
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.lists(st.booleans())
+    | st.text().filter(lambda text: text.strip().lower() not in TRUTH_TEXTS)
+)
+
+
+@given(OTHER_VALUES)
+def test_any_other_label_is_refused_by_row(label: object) -> None:
+    with TemporaryDirectory() as home, pytest.raises(BadData) as error:
+        read(Path(home), LABELLED, {**LABELLED, "label": label})
+    assert error.value.evidence.startswith("row 2: field 'label' is ") and "true or false" in error.value.evidence
+
+
+LABELLED = {"prompt": "7*5=", "completion": "35", "label": True}
+
+
+@pytest.mark.parametrize("missing", [{}, {"label": None}])
+def test_all_rows_have_a_label_or_none_has(missing: dict[str, Any], tmp_path: Path) -> None:
+    """Where a method trains by labels, all have one. A pair needs none, and what it has counts nothing."""
+    row = {"prompt": "7*5=", "completion": "35", **missing}
+    assert "label" not in read(tmp_path, row)[0].row
+    with pytest.raises(BadData, match="1 of 2 rows") as error:
+        read(tmp_path, LABELLED, row)
+    assert error.value.evidence == "row 2: field 'label' is missing or null: it must be true or false"
+    with pytest.raises(BadData, match="1 of 1 rows"):
+        read(tmp_path, row, splits_pairs=True)
+    assert (
+        "label" not in read(tmp_path, LABELLED, {"prompt": "7*5=", "chosen": "35", "rejected": "36", "label": 0})[1].row
+    )
+
+
+def test_a_column_of_answers_may_be_called_label(tmp_path: Path) -> None:
+    (prompt,) = read(tmp_path, {"prompt": "7*5=", "label": "35"}, answer_column="label")
+    assert prompt.row["completion"] == "35" and "label" not in prompt.row
+
+
+def test_a_margin_is_a_finite_number_in_each_format(tmp_path: Path) -> None:
+    pair = {"prompt": "7*5=", "chosen": "35", "rejected": "36"}
+    rows = read(tmp_path, {**pair, "margin": 2}, {**pair, "margin": "0.5"}, pair, number_columns=("margin",))
+    assert [prompt.row.get("margin") for prompt in rows] == [2, 0.5, None]
+    for margin in ("big", "nan", "", True, [1], 10**400):
+        with pytest.raises(BadData) as error:
+            read(tmp_path, pair, {**pair, "margin": margin}, number_columns=("margin",))
+        assert error.value.evidence.startswith("row 2: field 'margin' is ") and "number" in error.value.evidence
 
 
 def test_a_whole_text_follows_its_first_token(tmp_path: Path) -> None:

@@ -203,7 +203,36 @@ def test_refusals(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "1 row is longer than the model's 128 positions" in message and "long/4" in message
     rows("odd.jsonl", *DEMOS[:3], {"prompt": "1+1=", "completion": "two"})
     message = error_of(capsys, 3, "train", "--method", "sft", "--task", "odd.jsonl")
-    assert "1 of 4 rows have an answer that the tokenizer cannot read" in message and "odd/4" in message
+    assert "1 of 4 rows have a stored answer that cannot be read" in message and "odd/4" in message
+
+
+TEXTS_AS_LABELS = """\
+from dataclasses import dataclass
+
+from groupwise.data import Prompt, TaskSettings
+from groupwise.tasks import RowsTask
+
+
+@dataclass(frozen=True)
+class TextsAsLabels(TaskSettings):
+    def build(self, encode):
+        row = {"completion": "35", "label": "false"}
+        prompts = tuple(Prompt(str(i), encode("7*5="), "7*5=", row) for i in range(4))
+        return RowsTask(prompts, prompts)
+"""
+
+
+def test_labels_that_are_texts_or_all_alike_are_seen(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A method of labels weighs wanted answers against unwanted ones. The rows of a task in Python are checked too."""
+    rows("alike.jsonl", *({**row, "label": True} for row in LABELLED))
+    rows("both.jsonl", *LABELLED)
+    assert main(["check", "--method", "kto", "--task", "alike.jsonl"]) == 0
+    assert "all 24 answers are wanted, and none is unwanted: check the column 'label'" in capsys.readouterr().out
+    assert main(["check", "--method", "kto", "--task", "both.jsonl"]) == 0
+    assert "check the column" not in capsys.readouterr().out
+    Path("own.py").write_text(TEXTS_AS_LABELS)
+    assert main(["check", "--method", "kto", "--task", "own:TextsAsLabels", "--use", "own.py"]) == 3
+    assert "0: the column 'label' is 'false': it must be true or false" in capsys.readouterr().out
 
 
 def test_a_stored_run_has_no_answers_to_evaluate(home: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -271,7 +271,7 @@ def test_the_frames_of_tool_messages_count_for_the_longest_demonstration(monkeyp
 def test_a_demonstration_that_the_tokenizer_cannot_read_is_named() -> None:
     (row,) = islice(sum_demonstrations(), 1)
     recipe, inputs = conversations(row, {"messages": [*row["messages"][:-1], {"role": "assistant", "content": "é"}]})
-    with pytest.raises(BadData, match="1 of 2 rows have an answer that the tokenizer cannot read") as caught:
+    with pytest.raises(BadData, match="1 of 2 rows have a stored answer that cannot be read") as caught:
         check_stored_answers.longest_demonstration(recipe, inputs)
     assert "'é'" in str(caught.value)
 

@@ -7,10 +7,10 @@ from dataclasses import replace
 from groupwise.config.recipe import Recipe
 from groupwise.config.task_sources import generates_nothing
 from groupwise.core import BadData, GroupwiseError, first_lines
-from groupwise.data import Draw, Prompt, all_problems
+from groupwise.data import Draw, Prompt, Task, all_problems
 from groupwise.engines.no_engine import NoEngine
-from groupwise.rollout import RolloutSetting, SinglePromptSampler
-from groupwise.tasks.stored_rows import ASSISTANT, COMPLETION, turns_of
+from groupwise.rollout import RolloutSetting, SinglePromptSampler, Stored
+from groupwise.tasks.stored_rows import ASSISTANT, COMPLETION, LABEL, turns_of
 from groupwise.training.build_environment import frame_of
 from groupwise.training.build_run import RunInputs
 from groupwise.training.build_tasks import prompt_template
@@ -21,7 +21,7 @@ def stored_lengths(recipe: Recipe, inputs: RunInputs, prompts: Sequence[Prompt])
     """The prompts, each with the most tokens of one of its stored answers. `BadData` for answers without tokens."""
     lengths, faults = asyncio.run(written_lengths(recipe, inputs, prompts))
     if faults:
-        what = f"{len(faults)} of {len(prompts):,} rows have an answer that the tokenizer cannot read"
+        what = f"{len(faults)} of {len(prompts):,} rows have a stored answer that cannot be read"
         raise BadData(what, evidence=first_lines(faults), fix="correct or remove these rows")
     return lengths
 
@@ -43,7 +43,19 @@ async def written_lengths(
             lengths.append((prompt, max(len(sample.tokens) for sample in rollout.samples)))
         except GroupwiseError as error:
             faults.append(f"{prompt.id}: {error.what}")
+        if not isinstance(label := prompt.row.get(LABEL, True), bool):  # of a task in Python: files were read so
+            faults.append(f"{prompt.id}: the column {LABEL!r} is {label!r:.40}: it must be true or false")
     return lengths, faults
+
+
+def label_notes(recipe: Recipe, task: Task) -> list[str]:
+    """A note if a method of labels has answers of one label only. Else no note."""
+    strategy = recipe.method.strategy
+    labels = [prompt.row.get(LABEL, True) for prompt in all_problems(task)]
+    if not (isinstance(strategy, Stored) and strategy.splits_pairs) or len(set(map(bool, labels))) != 1:
+        return []
+    kind = "wanted, and none is unwanted" if labels[0] else "unwanted, and none is wanted"
+    return [f"  note: all {len(labels):,} answers are {kind}: check the column {LABEL!r}"]
 
 
 def with_stored_budget(recipe: Recipe, inputs: RunInputs, positions: int) -> Recipe:

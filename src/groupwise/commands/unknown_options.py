@@ -103,8 +103,8 @@ def of_value(path: str, option: str, value: str) -> str:
     ('--method dr_grpo', '--iterations 100 (...)')
     >>> of_value("learning_rate", "--optimizer.lr 1e-6", "1e-5"), of_value("bf16", "--machine.dtype bfloat16", "true")
     ('--optimizer.lr 1e-5', '--machine.dtype bfloat16')
-    >>> of_value("tp", "--engine '{ kind = \"Vllm\", tensor_parallel_size = 2 }'", "4")
-    '--engine \'{ kind = "Vllm", tensor_parallel_size = 4 }\''
+    >>> print(of_value("tp", "--engine '{ kind = 'Vllm' ... }'", "4"))
+    --engine '{ kind = "Vllm", tensor_parallel_size = 4 }'
     """
     answer = answer_of(path)
     if answer is None:

@@ -55,18 +55,20 @@ class DataRows(TaskSettings):
         answer: str = "answer",
         rows: RowsAs = "problems",
         splits_pairs: bool = False,
+        number_columns: Sequence[str] = (),
     ) -> Task:
         """The rows with these columns as problems. `Usage` for a source that is none, `BadData` for unusable rows.
 
         Of `whole` rows the columns need not exist. `stored` ones have answers to train on in place of gold answers;
         `stored texts` may also be whole texts, which a plain template allows. With `splits_pairs` a stored preference
-        pair is two prompts, each with an answer and a label.
+        pair is two prompts, each with an answer and a label, and other rows must have a label. Columns in
+        `number_columns` are numbers.
         """
         if not is_source(self.source):
             raise no_source(self.source)
         if rows in ("problems", "whole"):
             return RowsTask.read(self.source, encode, prompt=prompt, answer=answer, whole_rows=rows == "whole")
-        how = {"plain": rows == "stored texts", "splits_pairs": splits_pairs}
+        how = {"plain": rows == "stored texts", "splits_pairs": splits_pairs, "number_columns": number_columns}
         return RowsTask.split(*read_stored(self.source, encode, RowColumns(prompt, answer), **how))
 
 

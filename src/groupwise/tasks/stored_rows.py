@@ -24,19 +24,21 @@ from groupwise.tasks.stored_calls import (
     tools_of,
     with_tools,
 )
+from groupwise.tasks.typed_columns import number_in, truth_in
 
 __all__ = ["read_stored"]
 
 COMPLETION, CHOSEN, REJECTED, TEXT, MESSAGES = "completion", "chosen", "rejected", "text", "messages"
 """The columns of stored answers, and those that a prompt is read from."""
 LABEL = "label"
-"""The column that is false for a completion that is not wanted."""
+"""The column that says whether a completion is wanted."""
 Answer = str | list[dict[str, Any]] | dict[str, str]
 """A stored answer: a text, the messages of a conversation after the prompt, or a whole text as `{"text": ...}`."""
 EXAMPLE = (
     'write one JSON object per row, such as {"prompt": "7*5=", "completion": "35"},\n'
     '{"messages": [{"role": "user", "content": "7*5="}, {"role": "assistant", "content": "35"}]},\n'
-    '{"prompt": "7*5=", "chosen": "35", "rejected": "36"} or {"text": "7*5=35"}'
+    '{"prompt": "7*5=", "chosen": "35", "rejected": "36"}, {"text": "7*5=35"}\n'
+    'or, with labels, {"prompt": "7*5=", "completion": "36", "label": false}'
 )
 
 
@@ -49,7 +51,13 @@ class StoredAnswersRow:
 
 
 def read_stored(
-    source: str, encode: Callable[[Any], Ids], columns: RowColumns, *, plain: bool, splits_pairs: bool = False
+    source: str,
+    encode: Callable[[Any], Ids],
+    columns: RowColumns,
+    *,
+    plain: bool,
+    splits_pairs: bool = False,
+    number_columns: Sequence[str] = (),
 ) -> tuple[list[Prompt], SourceStats]:
     """Read a source of rows with stored answers: prompts whose `row` has them by column, and the statistics.
 
@@ -62,12 +70,14 @@ def read_stored(
     - `text`, under a plain template only: its first token is the prompt
 
     Answers are texts or messages. The prompt of a vision-language model may have pictures. Every row counts, also one
-    that repeats another. With `splits_pairs` a pair is two prompts, as if it were two rows with a `label`. `BadData`,
-    with the first faults.
+    that repeats another. A completion's `label` is true or false, and all rows without a pair have one, or none has.
+    With `splits_pairs` they must have one, and a pair is two prompts, as if it were two rows with a `label`. Columns in
+    `number_columns` are numbers. `BadData`, with the first faults.
     """
     name = Path(source.partition("@")[0]).stem
     prompts: list[Prompt] = []
-    faults: list[str] = []
+    faults: dict[int, str] = {}
+    labelled: dict[int, bool] = {}
     content, omitted, rows = ContentHash(), set[str](), 0
     for rows, row in rows_of(source):
         try:
@@ -78,15 +88,24 @@ def read_stored(
             row = without_pictures(row) if pictures else row
             kept, left_out = RowColumns(keeps_whole_row=True).extra(row)
             omitted |= left_out
+            kept |= {name: number_in(kept, name) for name in number_columns if name in kept}
+            if CHOSEN in stored.answers_by_column or columns.answer_column == LABEL:
+                kept.pop(LABEL, None)
+            elif labelled.setdefault(rows, LABEL in kept):
+                kept[LABEL] = truth_in(kept, LABEL)
             content.add(stored.problem, stored.answers_by_column, kept | hashes_of(pictures))
             for part, single, label in separate(stored) if splits_pairs else [("", stored, {})]:
                 prompt = prompt_of(single, kept | gold(row, columns) | label, encode, pictures, plain=plain)
                 prompts.append(replace(prompt, id=f"{name}/{rows}{part}"))
         except DataRowError as fault:
-            faults.append(f"row {rows}: {fault}")
+            faults[rows] = str(fault)
+    if splits_pairs or any(labelled.values()):
+        why = f"field {LABEL!r} is missing or null: it must be true or false"
+        faults = {row: why for row, has_label in labelled.items() if not has_label} | faults
     if faults:
         what = f"{source}: {len(faults)} of {rows:,} rows have no stored answer that can be used"
-        raise BadData(what, evidence=first_lines(faults), fix=f"correct or remove these rows; {EXAMPLE}")
+        lines = [f"row {row}: {fault}" for row, fault in sorted(faults.items())]
+        raise BadData(what, evidence=first_lines(lines), fix=f"correct or remove these rows; {EXAMPLE}")
     if not prompts:
         raise BadData(f"{source} holds no stored answer", evidence="0 rows", fix=EXAMPLE)
     counts = {

@@ -90,9 +90,10 @@ def _load_task(source: TaskSource, encode: PromptTemplate, recipe: Recipe) -> Ta
         rows, strategy = "problems" if recipe.agent is None else "whole", recipe.method.strategy
         if recipe.trains_stored_answers:
             rows = "stored texts" if source.template == "no" else "stored"
-        columns = {"prompt": source.columns.prompt, "answer": source.columns.answer}
-        splits = isinstance(strategy, Stored) and strategy.splits_pairs
-        return source.task.build(encode, **columns, rows=rows, splits_pairs=splits)
+        columns: dict[str, Any] = {"prompt": source.columns.prompt, "answer": source.columns.answer}
+        if isinstance(strategy, Stored):
+            columns |= {"splits_pairs": strategy.splits_pairs, "number_columns": strategy.mark_columns}
+        return source.task.build(encode, **columns, rows=rows)
     if isinstance(source.task, Demonstrations):
         columns = {"prompt": source.columns.prompt, "answer": source.columns.answer}
         return source.task.build(encode, **columns, seed=recipe.seed)

@@ -283,6 +283,13 @@ def test_override_changes_one_thing(path, text, expected):
     assert override(dapo(), path, text) == expected
 
 
+def test_the_length_of_a_run_is_said_once():
+    with pytest.raises(Usage, match="epochs and iterations both say how long the run is"):
+        read_recipe("prompts = 8", [("epochs", "2"), ("iterations", "7")])
+    assert read_recipe("method = 'gspo'\nepochs = 2", [("iterations", "7")]).epochs is None
+    assert read_recipe("method = 'gspo'\niterations = 7", [("epochs", "2")]).epochs == 2
+
+
 def test_overrides_are_applied_together():
     text = "prompts = 16\nmethod = 'gspo'"
     recipe = read_recipe(text, [("prompts", "6"), ("method.minibatches", "3")])

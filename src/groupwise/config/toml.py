@@ -104,8 +104,23 @@ def read_with_overrides(source: str | Path, overrides: Sequence[tuple[str, Any]]
     return overridden(read_toml(source), overrides)
 
 
+LENGTHS = {"epochs", "iterations"}
+"""The fields of a recipe that say how long a run is."""
+
+
 def overridden(data: dict[str, Any], overrides: Sequence[tuple[str, Any]]) -> dict[str, Any]:
-    """The data of a recipe, in which the overrides of the command line are set. Raises `Usage`."""
+    """The data of a recipe, in which the overrides of the command line are set. Raises `Usage`.
+
+    `epochs` and `iterations` both say how long a run is: an override with one takes the place of the other in the data.
+
+    >>> overridden({"epochs": 2}, [("iterations", 7)]), overridden({"iterations": 7}, [("epochs", 2)])
+    ({'iterations': 7}, {'epochs': 2})
+    """
+    lengths = {path for path, _ in overrides} & LENGTHS
+    if len(lengths) > 1:
+        problem = "epochs and iterations both say how long the run is"
+        raise Usage(problem, fix="leave one of them out")
+    data = {key: value for key, value in data.items() if not (lengths and key in LENGTHS)}
     for path, value in overrides:
         if path in ("method.base", "method.kind"):
             raise Usage(

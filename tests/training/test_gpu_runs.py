@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from groupwise.config.recipe import Machine, Recipe
-from groupwise.data import Batch, Sampling, Subscore, pack
+from groupwise.data import Batch, ClassifierScore, Sampling, Subscore, pack
 from groupwise.learner import AdamW, Learner, forward
 from groupwise.methods import published
 from groupwise.models import Lora
@@ -58,9 +58,9 @@ def test_a_resumed_run_on_a_gpu_equals_one_without_a_stop(tmp_path: Path) -> Non
         assert left(ran(again, SHORT)) == left(whole)
 
 
-WORDS = [method for method in published if method().denoise is None]
+WORDS = [method for method in published if method().denoise is None and ClassifierScore() not in method().needs]
 METHODS = [method if i % 5 == 0 else pytest.param(method, marks=pytest.mark.slow) for i, method in enumerate(WORDS)]
-"""Methods of language models: every fifth in the suite, the others in `make test-slow`."""
+"""Methods of policies that write: every fifth in the suite, the others in `make test-slow`."""
 
 
 @pytest.mark.parametrize("method", METHODS)

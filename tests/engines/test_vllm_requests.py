@@ -301,6 +301,16 @@ def test_a_placed_engine_becomes_vllms_program_with_its_device_and_directory(tmp
                          "PYTHONPATH": f"{found['exchange_directory']}/packages"}  # fmt: skip
 
 
+def test_a_run_that_starts_no_engine_needs_no_interpreter(tmp_path: Path) -> None:
+    """What `check` accepts can be built: engines at addresses have an environment on their hosts."""
+    common = {f.name: getattr(PLACED, f.name) for f in fields(ReplicaSettings)}
+    settings = ReplicaSettings(**common | {"model_directory": str(tmp_path)})
+    elsewhere = Vllm(replicas=0, addresses=("b:7000#sha256=" + "0" * 64,))
+    assert elsewhere.program(settings, EngineAccess()).python == ""
+    with pytest.raises(Usage, match="interpreter"):
+        Vllm().program(settings, EngineAccess())
+
+
 def test_the_interpreter_of_placed_engines_is_named_by_its_whole_path(tmp_path: Path) -> None:
     settings = ReplicaSettings(**{f.name: getattr(PLACED, f.name) for f in fields(ReplicaSettings)})
     access = EngineAccess(python="here/python")

@@ -94,7 +94,7 @@ class Vllm(Served):
             servable(model, experts)
 
     def program(self, settings: ReplicaSettings, access: EngineAccess) -> ReplicaProgram:
-        """The program of each replica, in the environment of vLLM."""
+        """The program of each replica, in the environment of vLLM. No interpreter is needed where the run starts none."""
         sleeps = self.placement == "colocated"
         share = self.gpu_memory_utilization
         spec = VllmSettings(
@@ -103,7 +103,7 @@ class Vllm(Served):
             tensor_parallel_size=self.tensor_parallel_size,
             gpu_memory_utilization=OWN_GPU if share == "by_plan" else share,
         )  # fmt: skip
-        python = access.interpreter(DEFAULT_PYTHON)
+        python = access.interpreter(DEFAULT_PYTHON) if self.replicas else ""
         interpreter = os.path.abspath(python) if os.path.dirname(python) else python
         return replace(vllm_program(spec, python), remote_module_arguments=(vllm_tls_replica.__name__, interpreter))
 

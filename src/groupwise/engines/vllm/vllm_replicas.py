@@ -94,7 +94,7 @@ class Vllm(Served):
             servable(model, experts)
 
     def program(self, settings: ReplicaSettings, access: EngineAccess) -> ReplicaProgram:
-        """The program of each replica, in the environment of vLLM. No interpreter is needed where the run starts none."""
+        """The program of each replica, in the environment of vLLM; without an interpreter where the run starts none."""
         sleeps = self.placement == "colocated"
         share = self.gpu_memory_utilization
         spec = VllmSettings(

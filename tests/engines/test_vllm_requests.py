@@ -19,7 +19,16 @@ from groupwise.__main__ import main
 from groupwise.commands import doctor
 from groupwise.core import EngineLost, LogprobMismatch, MissingRequirement, Storage, Usage, WorkerLost
 from groupwise.data import Finish, Generation, GenerationRequest, Sampling
-from groupwise.engines import EngineAccess, Fleet, NativeEngine, RemoteEngine, Vllm, WeightsFilesDirectory, WeightsProbe
+from groupwise.engines import (
+    EngineAccess,
+    Fleet,
+    NativeEngine,
+    RemoteEngine,
+    Served,
+    Vllm,
+    WeightsFilesDirectory,
+    WeightsProbe,
+)
 from groupwise.engines.remote import engine_slots, served_settings
 from groupwise.engines.remote import server as servers
 from groupwise.engines.remote.replica import ReplicaProgram, ReplicaSettings
@@ -306,7 +315,7 @@ def test_a_run_that_starts_no_engine_needs_no_interpreter(tmp_path: Path) -> Non
     common = {f.name: getattr(PLACED, f.name) for f in fields(ReplicaSettings)}
     settings = ReplicaSettings(**common | {"model_directory": str(tmp_path)})
     elsewhere = Vllm(replicas=0, addresses=("b:7000#sha256=" + "0" * 64,))
-    assert elsewhere.program(settings, EngineAccess()).python == ""
+    assert elsewhere.program(settings, EngineAccess()) == Served.program(elsewhere, settings, EngineAccess())
     with pytest.raises(Usage, match="interpreter"):
         Vllm().program(settings, EngineAccess())
 

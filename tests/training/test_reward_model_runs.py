@@ -251,7 +251,7 @@ def test_refusals(trained: Path, home: Path, capsys: pytest.CaptureFixture[str])
     assert "a reward model generates no answers" in error_of(capsys, 2, *words, "--reward", "last_number")
     assert "trained in the template '+{prompt}'" in error_of(capsys, 2, *words, "--template", "+{prompt}")
     rows("odd.jsonl", *PAIRS[:4], {**PAIRS[4], "margin": "much"})
-    assert "the column 'margin' is 'much'" in error_of(capsys, 3, "train", "--task", "odd.jsonl", *words[3:])
+    assert "field 'margin' is 'much'" in error_of(capsys, 3, "train", "--task", "odd.jsonl", *words[3:])
     (error,) = training_errors(
         recipe(), ModelSizes(vocabulary_size=4, layers=1, kv_heads=1, head_dim=2, max_positions=8)
     )

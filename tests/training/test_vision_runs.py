@@ -192,7 +192,7 @@ def stored_rows(folder: Path) -> dict[str, Path]:
         right, file = str(counts[colour]), f"{number}.png"
         question = {"role": "user", "content": [{"type": "image"}, {"type": "text", "text": colour}]}
         answer = {"role": "assistant", "content": [{"type": "text", "text": right}]}
-        rows["completion"].append({"prompt": colour, "completion": right, "image": file})
+        rows["completion"].append({"prompt": colour, "completion": right, "image": file, "label": True})
         rows["messages"].append({"messages": [question, answer], "images": [file]})
         pair = {"chosen": [answer], "rejected": [{"role": "assistant", "content": str((counts[colour] + 1) % 5)}]}
         rows["pair"].append({"prompt": [question], **pair, "images": [file]})

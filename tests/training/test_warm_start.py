@@ -286,7 +286,12 @@ def test_what_cannot_be(capsys: pytest.CaptureFixture[str]) -> None:
         (["--warm_start.demonstrations", long], 3, "takes at most 128 tokens", "drop long prompts"),
         (["--warm_start.demonstrations", shown, "--warm_start.steps", "0"], 2, "steps is 0", "at least 1"),
         (["--warm_start.demonstrations", shown, "--warm_start.prompts", "0"], 2, "prompts is 0", "at least 1"),
-        (["--warm_start.demonstrations", odd], 3, "1 of 1 rows have an answer that the tokenizer", "correct or remove"),
+        (
+            ["--warm_start.demonstrations", odd],
+            3,
+            "1 of 1 rows have a stored answer that cannot be read",
+            "correct or remove",
+        ),
         (["--warm_start.demonstrations", shown, "--warm_start.per_step", "4"], 2, "per_step", "warm_start.prompts"),
         (["--warm_start.steps", "3"], 2, "WarmStart needs demonstrations", "add demonstrations"),
     ):

@@ -209,7 +209,7 @@ def other_name_fix(path: str) -> str:
 def field_named(path: str) -> str:
     """The field for an option of TRL or verl, or for an earlier name of a field; empty for another name.
 
-    >>> field_named("actor_rollout_ref.rollout.n"), field_named("machine.recompute"), field_named("trainer.nnodes")
+    >>> field_named("actor_rollout_ref.rollout.n"), field_named("machine.recompute"), field_named("trainer.nodes")
     ('method.group_size', 'machine.gradient_checkpointing', '')
     """
     match = re.match(r"write ([\w.]+)(?: = |, its name here)", other_name_fix(path))

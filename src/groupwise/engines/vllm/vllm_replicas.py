@@ -94,7 +94,9 @@ class Vllm(Served):
             servable(model, experts)
 
     def program(self, settings: ReplicaSettings, access: EngineAccess) -> ReplicaProgram:
-        """The program of each replica, in the environment of vLLM; without an interpreter where the run starts none."""
+        """The program of each replica, in the environment of vLLM; `Served`'s where the run starts none."""
+        if not self.replicas:
+            return Served.program(self, settings, access)
         sleeps = self.placement == "colocated"
         share = self.gpu_memory_utilization
         spec = VllmSettings(
@@ -103,7 +105,7 @@ class Vllm(Served):
             tensor_parallel_size=self.tensor_parallel_size,
             gpu_memory_utilization=OWN_GPU if share == "by_plan" else share,
         )  # fmt: skip
-        python = access.interpreter(DEFAULT_PYTHON) if self.replicas else ""
+        python = access.interpreter(DEFAULT_PYTHON)
         interpreter = os.path.abspath(python) if os.path.dirname(python) else python
         return replace(vllm_program(spec, python), remote_module_arguments=(vllm_tls_replica.__name__, interpreter))
 

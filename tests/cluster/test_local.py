@@ -39,6 +39,14 @@ def test_a_process_gets_what_is_added_for_it_alone(tmp_path: Path) -> None:
         assert processes.printed() == {"rank 1": ["1 None"], "rank 2": ["2 3"]}
 
 
+def test_a_process_whose_output_is_read_meanwhile_loses_none_of_it() -> None:
+    """They share the position in the file."""
+    child = ChildProcess(["-u", "-c", "for i in range(5000): print(i)"], {})
+    while child.process.poll() is None:
+        assert all(line.isdecimal() for line in child.printed())
+    assert os.fstat(child.log.fileno()).st_size == sum(len(f"{i}\n") for i in range(5000))
+
+
 def test_the_cause_comes_before_its_consequence() -> None:
     """Rank 1 only lost its connection; rank 2 was killed."""
     lost, killed = f"import sys; sys.exit({WorkerLost.code})", "import os; os.kill(os.getpid(), 9)"

@@ -19,9 +19,13 @@ PR_SET_PDEATHSIG = 1
 
 
 def last_lines(output: IO[bytes], start: int = 0) -> list[str]:
-    """The last lines in the file of a process's output, which begins at the byte `start`."""
-    output.seek(max(output.seek(0, os.SEEK_END) - LAST_BYTES, start))
-    return output.read().decode(errors="replace").splitlines()[-LAST_LINES:]
+    """The last lines in the file of a process's output, which begins at the byte `start`.
+
+    The file's position is shared with the process, which may be printing: it is not moved.
+    """
+    file = output.fileno()
+    begin = max(os.fstat(file).st_size - LAST_BYTES, start)
+    return os.pread(file, LAST_BYTES, begin).decode(errors="replace").splitlines()[-LAST_LINES:]
 
 
 def end_with_parent(parent: int) -> None:

@@ -108,7 +108,7 @@ ABLATIONS = (
             min_difference=0.05,
             runs_matched_by="tokens",
             settings=TREE,
-            own_settings=("method.strategy = Independent",),
+            own_settings=("method.strategy = Independent", 'method.trained_roles = ["answer"]'),
         ),
         "If the tree is the cause, independent answers with the same noise and clip range should lose accuracy.",
     ),

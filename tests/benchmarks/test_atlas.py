@@ -23,6 +23,7 @@ from groupwise.certificates.code_hash import code_hash
 from groupwise.certificates.effect_comparisons import EffectComparison, compare, gain_of, measured_effect, values_of
 from groupwise.certificates.effect_plans import FIRST_SEED, WHOLE, merged, pair_of, sides_of
 from groupwise.certificates.studies import RESULTS, StudyRun, StudyRunResult
+from groupwise.checks.check_method import dry_run
 from groupwise.core import Diverged
 from groupwise.evaluation.seed_verdicts import LOOKS
 from groupwise.methods import ExpectedEffect, grpo, gspo, murphy, published, reference_of
@@ -559,6 +560,7 @@ def test_both_recipes_of_an_effect_are_valid(study: Study) -> None:
     assert own.prompts == parent.prompts or study.effect.runs_matched_by == "tokens", (
         "equal steps have equally many prompts"
     )
+    assert not dry_run(own) and not dry_run(parent)
 
 
 def test_a_parents_runs_are_shared() -> None:

@@ -21,7 +21,7 @@ from studies.index import index_blocks, other_seeds
 from studies.pages import RESULTS, filled, read_exact, store_exact, total_cost, written
 from studies.running import HOME, find_study, run_jobs, run_trials
 from studies.study import SEEDS, Results, Study
-from studies.tuning import possible_runs, tuned_runs
+from studies.tuning import best_measured, possible_runs, tuned_runs
 
 NAMES = (
     "length_bias",
@@ -166,7 +166,7 @@ def write(study: Study, home: Path) -> None:
     """Write a study's page, its figure, and the numbers of the figure."""
     for path, text in written(study, home).items():
         path.write_text(text, encoding="utf-8")
-    measured = study.measured(read_results(home / RESULTS))
+    measured = best_measured(study, read_results(home / RESULTS))
     if next(iter(study.parts)) in measured:
         figure, panels = new_figure(study.panels)
         study.draw(panels, measured, read_exact(home).get(study.name, {}))

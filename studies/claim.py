@@ -129,11 +129,12 @@ def decided(differences: Sequence[float], least: float, first_models: int = 1) -
 
 
 def state(claim: Claim, results: Results) -> str:
-    """What is known of a claim, for the page."""
+    """What is known of a claim, for the page. With one rate it is a claim about that rate alone."""
     differences = claim.differences(results)
     word = claim.decided(differences)
     if not word:
         return f"open after {counted(len(differences), 'seed')}" if differences else "*not measured*"
     look = next(n for n in LOOKS if claim.decided(differences[:n]))
     low, high = mean_interval(differences[:look], LOOK_LEVEL)
-    return f"*{word}*: {Estimate(tuple(differences[:look])).mean:.3f} ({low:.3f} to {high:.3f}), {look} seeds"
+    at = " at this rate" if len(claim.rates) == 1 and claim.sides[0].method != claim.sides[1].method else ""
+    return f"*{word}*{at}: {Estimate(tuple(differences[:look])).mean:.3f} ({low:.3f} to {high:.3f}), {look} seeds"

@@ -64,7 +64,7 @@ def blocks(measured: Mapping[str, Measured], exact: Exact) -> dict[str, str]:
         "clip_fraction": (
             f"At a learning rate of 1e-4 GSPO clips a share "
             f"of {clipped[1].brief} of the tokens, GRPO {clipped[0].brief}; the share of right answers at the end "
-            f"differs by {right[1].minus(right[0], LEAST_ACCURACY).stated('higher', 'lower')}."
+            f"differs by {right[1].minus(right[0], LEAST_ACCURACY).at_one_rate.stated()}."
         ),
     }
 

@@ -125,7 +125,7 @@ EFFECTS = (
     Effect(clip_higher.STUDY, "a higher upper bound keeps entropy and pass@64", DAPO,
            lambda m, _: [clip_higher.gains(m["bounds"], "0.28")[key] for key in clip_higher.CLAIMED.values()],
            "nats of entropy"),
-    Effect(ladder.STUDY, "DAPO's five techniques together end above GRPO", DAPO, _ladder, "accuracy"),
+    Effect(ladder.STUDY, "DAPO's techniques end above GRPO at equal iterations", DAPO, _ladder, "accuracy"),
     Effect(clip_fraction.STUDY, "GSPO clips far more tokens than GRPO", GSPO, _clip_fraction, "of the tokens",
            "mechanism"),
     Effect(gspo_regimes.STUDY, "GSPO learns faster than GRPO", GSPO,

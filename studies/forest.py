@@ -1,4 +1,4 @@
-"""A forest plot as SVG: each claim with its difference, the 95 % interval and the verdict.
+"""A forest plot as SVG: each claim with its difference, its interval and the verdict.
 
 The difference counts to the right where the paper claims it. Rows compare differences of different units, so each row
 has its own scale: what a reader compares is how far an interval lies from 0, relative to its width.
@@ -71,7 +71,7 @@ def _head(bottom: float) -> list[str]:
         _text(CLAIM, 22, "claim"),
         _text(zero - 8, 22, "◂ against", anchor="end"),
         _text(zero + 8, 22, "as claimed ▸"),
-        _text(NUMBER, 22, "difference (95 % interval)"),
+        _text(NUMBER, 22, "difference, interval"),
         _line(zero, HEAD, zero, bottom, INK, 1),
     ]
 

@@ -51,7 +51,12 @@ SIDES = {regime: (f"grpo {regime}", f"gspo {regime}") for regime in REGIMES} | {
 
 def gain(m: Measured, regime: str) -> Estimate:
     """The share of right answers over the last ten iterations: GSPO minus GRPO."""
-    grpo, gspo = (m.mean(key, REWARD, LAST - 9, LAST) for key in SIDES[regime])
+    return over(m, regime, LAST - 9, LAST)
+
+
+def over(m: Measured, regime: str, first: int, last: int) -> Estimate:
+    """The same over other iterations."""
+    grpo, gspo = (m.mean(key, REWARD, first, last) for key in SIDES[regime])
     return gspo.minus(grpo, LEAST_ACCURACY)
 
 
@@ -63,12 +68,15 @@ def blocks(measured: Mapping[str, Measured], exact: Exact) -> dict[str, str]:
             *(percent(m.mean(key, CLIPPED, 1, LAST)) for key in sides),
             *(f"{m.mean(key, REWARD, LAST - 9, LAST).mean:.3f}" for key in sides),
             gain(m, regime),
+            over(m, regime, 1, 10).brief,
+            over(m, regime, LAST - 4, LAST).brief,
             len(m.seeds),
             gain(m, regime).result(*RESULTS),
         )
         for regime, sides in SIDES.items()
     ]
-    head = ("regime", "GRPO clips", "GSPO clips", "GRPO right", "GSPO right", "difference", "seeds", "result")
+    head = ("regime", "GRPO clips", "GSPO clips", "GRPO right", "GSPO right", "difference", "1 to 10",
+            f"{LAST - 4} to {LAST}", "seeds", "result")  # fmt: skip
     each = ", ".join(f"{gain(m, regime).stated(*RESULTS)} ({regime})" for regime in SIDES)
     return {
         "regimes": f"{table(head, rows)}\n\n{cost(m)}",

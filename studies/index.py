@@ -11,7 +11,7 @@ from statistics import stdev
 from groupwise.evaluation.seed_verdicts import ALPHA, benjamini_hochberg, holm, seeds_for_power
 from studies.effects import EFFECTS, Effect, Estimates
 from studies.study import Estimate, Exact, Results, judged_estimates, table
-from studies.tuning import at_best_rates
+from studies.tuning import at_best_rates, best_measured
 
 HEAD = ("effect", "result", "one number", "seeds, for 0.8", "kept by", "kind", "study")
 
@@ -54,7 +54,7 @@ class EffectResult:
 def effect_result(effect: Effect, results: Results, exact: Mapping[str, Exact]) -> EffectResult:
     """The result of an effect: at the best rates where those runs are there."""
     tuned = at_best_rates(effect.study, results)
-    data = effect.study.measured(results) | tuned, exact.get(effect.study.name, {})
+    data = best_measured(effect.study, results), exact.get(effect.study.name, {})
     is_open = bool(effect.study.tuned) and not tuned
     return EffectResult(effect.estimates(*data), effect.claimed(*data), effect.verdicts(*data), is_open)
 
@@ -94,7 +94,7 @@ def judged_by_study(results: Results, exact: Mapping[str, Exact]) -> Judged:
     judged = {}
     for effect in EFFECTS:
         study = effect.study
-        measured, own = study.measured(results) | at_best_rates(study, results), exact.get(study.name, {})
+        measured, own = best_measured(study, results), exact.get(study.name, {})
         with judged_estimates() as estimates:
             study.blocks(measured, own)
         every = [*(x for x in estimates if not any(map(_is_nan, x.values))), *effect.claimed(measured, own)]
@@ -120,13 +120,16 @@ def kept_by(claimed: Iterable[Estimate], kept: Kept) -> str:
 
 
 def corrections(judged: Judged, kept: Kept) -> str:
-    """The number of verdicts on each page, and how many of them two corrections over all pages keep."""
-    rows = []
-    for name, own in judged.items():
-        excluded = sum(x.p < ALPHA for x in own)
-        rows.append((name, len(own), excluded, *(sum(kept[x.values][i] for x in own) for i in (0, 1))))
-    total = ("all", *(sum(row[i] for row in rows) for i in range(1, 5)))
-    return table(("study", "verdicts", "exclude 0", "kept by Holm", "by Benjamini-Hochberg"), [*rows, total])
+    """The number of verdicts on each page, and how many of them two corrections over all pages keep.
+
+    A verdict of two pages counts once in the last row.
+    """
+    each_once = {x.values: x for own in judged.values() for x in own}.values()
+    rows = [
+        (name, len(own), sum(x.p < ALPHA for x in own), *(sum(kept[x.values][i] for x in own) for i in (0, 1)))
+        for name, own in [*judged.items(), ("all, each once", each_once)]
+    ]
+    return table(("study", "verdicts", "exclude 0", "kept by Holm", "by Benjamini-Hochberg"), rows)
 
 
 def other_seeds(

@@ -77,7 +77,8 @@ def comparison(part: str, m: Measured) -> str:
         changed = " to ".join(f"{100 * over_rates(m, key, CHANGED, rates, *end).mean:.2g}" for end in (FIRST, END))
         spreads = " to ".join(f"{mean_spread(m, key, rates, *end).mean:.2g}" for end in (FIRST, END))
         gap = over_rates(m, key, MEAN_GAP, rates, 1, LAST).mean
-        compared = ("", "", "") if key == methods[0] else (more, gain, (gain if part == "ordinary" else more).verdict)
+        word = (gain.at_one_rate if part == "ordinary" else more).verdict
+        compared = ("", "", "") if key == methods[0] else (more, gain, word)
         rows.append((METHODS[key][0], f"{largest[key].mean:.1f}", compared[0], by_rate, compared[1], f"{changed} %",
                      spreads, f"{gap:.1g}", len(m.seeds), compared[2]))  # fmt: skip
     than = f"minus {METHODS[methods[0]][0]}"
@@ -95,7 +96,7 @@ def blocks(measured: Mapping[str, Measured], exact: Exact) -> dict[str, str]:
     text = f"The largest stable of three learning rates, beside GRPO's: with GSPO {gspo}; with routing replay {replay}"
     if ordinary := measured.get("ordinary"):
         gain = ordinary.mean("gspo 5e-5", RIGHT, *END).minus(ordinary.mean("grpo 5e-5", RIGHT, *END), LEAST_ACCURACY)
-        text += f". At an ordinary rate GSPO's share of right answers minus GRPO's is {gain.stated()}"
+        text += f". At an ordinary rate GSPO's share of right answers minus GRPO's is {gain.at_one_rate.stated()}"
     return {
         **{part: comparison(part, m) for part, m in measured.items()},
         "bases": by_base(m, {key: METHODS[key][0] for key in methods}, RATES, LAST),

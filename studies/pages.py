@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from groupwise.certificates.studies import StudyRun, read_results
+from groupwise.evaluation.seed_verdicts import LOOK_LEVEL
 from studies.study import SEEDS, Exact, Results, Study
-from studies.tuning import at_best_rates, tuned_blocks, tuned_runs
+from studies.tuning import at_best_rates, best_measured, tuned_blocks, tuned_runs
 
 RESULTS, EXACT = Path("studies/results.jsonl"), Path("studies/exact.json")
 """The stored results of all runs, and those of the exact parts, in the repository."""
@@ -19,7 +20,7 @@ RESULTS, EXACT = Path("studies/results.jsonl"), Path("studies/exact.json")
 
 def written(study: Study, home: Path) -> dict[Path, str]:
     """The text of a study's page and of its CSV file, from the stored results."""
-    measured, path = study.measured(read_results(home / RESULTS)), home / study.page
+    measured, path = best_measured(study, read_results(home / RESULTS)), home / study.page
     texts = {path: filled(path.read_text(encoding="utf-8"), blocks_of(study, home))}
     if next(iter(study.parts)) in measured:
         rows = study.rows(measured, read_exact(home).get(study.name, {}))
@@ -38,9 +39,8 @@ def blocks_of(study: Study, home: Path) -> dict[str, str]:
     texts |= study.blocks(measured, exact) | tuned_blocks(study, results, exact)
     if tuned:
         seeds = max(len(part.seeds) for part in tuned.values())
-        texts[study.name] = (
-            f"At the best rates, with {seeds} seeds. {study.blocks(measured | tuned, exact)[study.name]}"
-        )
+        text = study.blocks(measured | tuned, exact)[study.name]
+        texts[study.name] = f"At the best rates, with {seeds} seeds and intervals of {100 * LOOK_LEVEL:.1f} %. {text}"
     elif study.tuned:
         texts[study.name] = f"At one rate, which decides nothing between methods. {texts[study.name]}"
     return texts

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from groupwise.core import counted
 from studies.effects import EFFECTS, Effect
 from studies.forest import VERDICTS, Row, forest
-from studies.index import effect_result
+from studies.index import corrected, effect_result, judged_by_study
 from studies.study import Estimate, Exact, Results, table
 
 SETTINGS: Mapping[str, Sequence[tuple[str, str]]] = {
@@ -27,7 +27,7 @@ SETTINGS: Mapping[str, Sequence[tuple[str, str]]] = {
     "divisors": (("means of microbatches turn the gradient", "of its norm"),),
     "dynamic_sampling": (("dynamic sampling: more in equal iterations", "right"),),
     "clip_higher": (("a higher upper bound keeps entropy", "nats"), ("a higher upper bound keeps pass@64", "")),
-    "ladder": (("DAPO's five techniques end above GRPO", "right"),),
+    "ladder": (("DAPO's techniques: more in equal iterations", "right"),),
     "clip_fraction": (("GSPO clips far more tokens", "of tokens"),),
     "gspo_regimes": tuple(
         (f"GSPO learns faster: {regime}", "right")
@@ -47,13 +47,16 @@ SETTINGS: Mapping[str, Sequence[tuple[str, str]]] = {
     "smollm2": (("training lowers pass@64: SmolLM2", ""),),
 }
 """The claim in each setting of a study, and the unit of its difference, in the order of the effect's estimates."""
+WITHOUT_RUNS = ("GRPO lengthens wrong answers: two numbers",)
+"""Claims that are computed exactly, in an effect whose other settings are runs."""
 
 
 @dataclass(frozen=True, slots=True)
 class Claim:
     """A claim in one setting: the study's effect, the difference over seeds, and the verdict.
 
-    `is_open`: its methods have run at one learning rate only.
+    `kept`: whether Holm's correction over all pages keeps the verdict, and Benjamini and Hochberg's. `is_open`: its
+    methods have run at one learning rate only.
     """
 
     text: str
@@ -61,8 +64,14 @@ class Claim:
     effect: Effect
     estimate: Estimate
     verdict: str
+    kept: tuple[bool, bool]
     is_open: bool
     is_stale: bool
+
+    @property
+    def kind(self) -> str:
+        """About learning, about a mechanism, or exact."""
+        return "exact" if self.text in WITHOUT_RUNS else self.effect.kind
 
     @property
     def notes(self) -> list[str]:
@@ -84,36 +93,50 @@ class Claim:
 
 def claims(results: Results, exact: Mapping[str, Exact]) -> list[Claim]:
     """The claims of all studies in all settings, sorted by verdict."""
-    every = list[Claim]()
+    every, kept = list[Claim](), corrected(judged_by_study(results, exact))
     for effect in EFFECTS:
         found = effect_result(effect, results, exact)
         is_stale = any(part.stale for part in effect.study.measured(results).values())
-        for setting, x, word in zip(SETTINGS[effect.study.name], found.estimates, found.verdicts, strict=True):
+        settings = zip(SETTINGS[effect.study.name], found.estimates, found.claimed, found.verdicts, strict=True)
+        for setting, x, claimed, word in settings:
             verdict = "undecided" if found.is_open else word
-            every.append(Claim(*setting, effect, x, verdict, found.is_open, is_stale))
+            survives = kept.get(claimed.values, (False, False))
+            every.append(Claim(*setting, effect, x, verdict, survives, found.is_open, is_stale))
     order = list(VERDICTS)
     return sorted(every, key=lambda claim: order.index(claim.verdict))
 
 
 def verdicts(every: Sequence[Claim]) -> str:
-    """The heading and the table of the start page."""
+    """The heading and the table of the start page, and what remains after corrections."""
     rows = [(claim.verdict, _link(claim), claim.number, _paper(claim.effect)) for claim in every]
-    return f"{heading(every)}\n\n{table(('verdict', 'claim', 'difference', 'paper'), rows)}"
+    parts = heading(every), table(("verdict", "claim", "difference", "paper"), rows), survivors(about_learning(every))
+    return "\n\n".join(filter(None, parts))
 
 
 def about_learning(every: Sequence[Claim]) -> list[Claim]:
     """The claims about what a policy learns, which alone count in headlines."""
-    return [claim for claim in every if claim.effect.kind == "learning"]
+    return [claim for claim in every if claim.kind == "learning"]
 
 
 def heading(every: Sequence[Claim]) -> str:
     """The counts of the verdicts. Only claims about learning are in the heading."""
     learning, besides = about_learning(every), []
     for kind in ("mechanism", "exact"):
-        if own := [claim for claim in every if claim.effect.kind == kind]:
+        if own := [claim for claim in every if claim.kind == kind]:
             besides.append(f"{counted(len(own), f'{kind} claim')}: {_counts(own)}")
     text = f"## {counted(len(learning), 'claim')} about learning: {_counts(learning)}"
     return f"{text}\n\nBesides: {'; '.join(besides)}." if besides else text
+
+
+def survivors(learning: Sequence[Claim]) -> str:
+    """How many of the verdicts two corrections over all pages keep."""
+    parts = []
+    for word in ("shown", "opposite"):
+        if kept := [claim.kept for claim in learning if claim.verdict == word]:
+            holm, hochberg = (sum(x) for x in zip(*kept, strict=True))
+            parts.append(f"of the {len(kept)} {word} {holm} and {hochberg}")
+    by = "Corrections for all verdicts of all pages, Holm's and Benjamini and Hochberg's, keep"
+    return f"{by} {', '.join(parts)}." if parts else ""
 
 
 def _counts(claims: Sequence[Claim]) -> str:
@@ -123,7 +146,7 @@ def _counts(claims: Sequence[Claim]) -> str:
 
 def picture(every: Sequence[Claim]) -> str:
     """The forest plot of the claims about learning."""
-    alt = f"{heading(every).splitlines()[0].removeprefix('## ')}; each with its difference and its 95 % interval"
+    alt = f"{heading(every).splitlines()[0].removeprefix('## ')}; each with its difference and its interval"
     return forest([claim.row for claim in about_learning(every)], alt)
 
 

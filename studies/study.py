@@ -133,6 +133,11 @@ class Estimate:
         """
         return f"{self.brief[:-1]}; {self.result(above, below)})"
 
+    @property
+    def at_one_rate(self) -> "Estimate":
+        """This one as a comparison of methods at one learning rate: it says which of them that rate suits."""
+        return replace(self, decides=False)
+
     def minus(self, other: "Estimate", least: float = 0.0) -> "Estimate":
         """The difference within each seed. `least` is the smallest one that counts, by default this one's."""
         values = tuple(a - b for a, b in zip(self.values, other.values, strict=True))

@@ -106,6 +106,11 @@ def at_best_rates(study: Study, results: Results) -> dict[str, Measured]:
     return found
 
 
+def best_measured(study: Study, results: Results) -> dict[str, Measured]:
+    """The results of all parts: at the best rates where those runs are there, at the shared rates elsewhere."""
+    return study.measured(results) | at_best_rates(study, results)
+
+
 def is_decided(study: Study, results: Results, tuned: Mapping[str, Measured]) -> bool:
     """Whether each stated comparison of a study has a verdict, with the tuned parts in place of the shared rates."""
     measured = study.measured(results) | tuned

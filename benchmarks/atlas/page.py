@@ -25,10 +25,11 @@ shared parent once. One row: `python -m benchmarks.atlas gspo`.
 
 These are small models and short runs. *Absent* means absent at this scale; it does not refute a paper.
 
-- **Tuned on both sides.** Method and parent each choose a learning rate from the parent's times 1/3, 1, 3 and 10, and
-  their own bounds where their papers tune them, by held-out accuracy on the seeds 90 and 91. Ties go to the smaller
-  rate, and a collapse counts ([the grids](#grids)). Methods beyond the first fifteen have two rates, 1 and 3. A grid
-  whose best rate is at an edge grows by a rate a factor of 3 beyond it, up to twice.
+- **Tuned on both sides.** Method and parent each choose a learning rate from the parent's times 1/3, 1, 3 and 10, and,
+  for GSPO, Flow-GRPO, DPO, IPO and SimPO, among constants that their papers tune, by held-out accuracy on the seeds 90
+  and 91, which start from the packaged model. Ties go to the smaller rate, and a collapse counts ([the
+  grids](#grids)). Methods beyond the first fifteen have two rates, 1 and 3. A grid whose best rate is at an edge grows
+  by a rate a factor of 3 beyond it, up to twice.
 - **Fresh seeds.** Both are compared with the same seeds from 100 on, which no choice has seen. The *difference* is the
   method minus its parent, within a seed.
 - **Looks.** After 5, 10 and 20 seeds, and no further than the first that decides. Each decides at p < 0.0221, Pocock's
@@ -36,20 +37,25 @@ These are small models and short runs. *Absent* means absent at this scale; it d
   at 97.8 %. Methods beyond the first fifteen have the first look.
 - **Equal steps** are equally many iterations with as many prompts. **Equal tokens** count every generated token: the
   run that generates more is read at the other's total, linear between evaluations every second iteration. 512 held-out
-  problems, as far as the task has them.
+  problems, as far as the task has them. A held-out metric is read at the end, any other is its mean over the second
+  half of the iterations.
 - **Shown**: the interval lies on the stated side of 0, and the mean is at least the smallest difference that counts.
   **Opposite**: the same on the other side. **Absent**: the interval lies within the smallest difference that counts.
   **Undecided**: anything else, also where the parent leaves *no room* for the difference, the mechanism *did not act*,
   the parent *unlearns*, or *a best rate* lies *at an edge* of the largest grid. A method that shortens must also keep
-  its accuracy. Of the first fifteen, three first models must agree.
+  its accuracy. Of the first fifteen, three first models must agree; a first look has one seed of one of them. An
+  interval is over seeds of these models together, and covers no fourth.
 - **Learning** is about the trained policy, **mechanism** about the data of its training, such as a share of clipped
   tokens. A mechanism that acts is no evidence of learning, so only *learning* counts above. **Exact**: a test computes
   the claim on a small example, without sampling.
-- *Room*: how far the metric can move from the parent's value. *Acted*: a figure that is 0 if the mechanism did nothing.
-  *For 0.8*: the seeds that find the smallest difference that counts in 80 % of the cases, by the spread of the
-  differences; from [earlier runs](#by-earlier-rules) of the same comparison where there are no others.
-- *p* is of no difference, corrected for the looks. *Holm*, *BH*: what a correction for all verdicts of this page keeps,
-  of the family-wise error and of the false discovery rate. *Stale*: the code of a component has changed since the runs.
+- *Room*: how far the metric can move from the parent's value. *Acted*: a figure that is 0 if the mechanism did
+  nothing. *For 0.8*: the seeds that find the smallest difference that counts in 80 % of the cases, by the spread of
+  the differences; from [earlier runs](#by-earlier-rules) of the same comparison where there are no others. It says
+  nothing of a smaller true difference: an *undecided* mean between 0 and what counts needs more.
+- *p* is of no difference, corrected for the looks. *Holm*, *BH*: what a correction for all verdicts of this page
+  keeps, of the family-wise error and of the false discovery rate. A *shown* effect ended at the first look that
+  decided, and the mean of such a comparison is too large on average. *Stale*: the code of a component has changed
+  since the runs.
 """
 ONE_STEP = """\
 With one minibatch and one epoch every ratio is 1, so that a method of the family ratio is GRPO with its aggregate. The
@@ -103,9 +109,17 @@ def summary(compared: Compared) -> str:
         words = [word_of(x) for study, x in compared.items() if study.effect.kind == kind and not study.lesson]
         counts, order = Counter(words), ("shown", "absent", "opposite", "undecided", "not measured")
         listed = ", ".join(f"{counts[word]} {word}" for word in order if word in counts)
-        lines.append(f"**{kind.capitalize()}**: of {len(words)} effects {listed}.")
+        lines.append(f"**{kind.capitalize()}**: of {len(words)} effects {listed}.{survivors(kind, compared)}")
     exact = sum(bool(reference_of(method).toy_test) for method in published)
     return "\n".join([*lines, f"**Exact**: {exact} claims are computed by a test.\n"])
+
+
+def survivors(kind: str, compared: Compared) -> str:
+    """A sentence: how many of the verdicts of a kind each correction keeps."""
+    corrections = corrected(compared)
+    kept = [corrections[study] for study in corrections if study.effect.kind == kind and not study.lesson]
+    by = ", ".join(f"{name} {sum(name in names for names in kept)}" for name in ("Holm", "BH"))
+    return f" Of {len(kept)} that are *shown* or *opposite*, corrections for the whole page keep: {by}." if kept else ""
 
 
 def word_of(comparison: EffectComparison | None) -> str:

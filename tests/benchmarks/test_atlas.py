@@ -304,8 +304,11 @@ def test_only_learning_counts_above_and_corrections_are_over_the_page() -> None:
     rows[clipped] = EffectComparison(clipped.effect, (0.5, 0.51, 0.5), (0.0, 0.0, 0.0))
     weak = Study("dapo", EFFECT)
     rows[weak] = EffectComparison(EFFECT, (0.4, 0.2, 0.3, 0.2), (0.0, 0.0, 0.0, 0.0))
+    by = "that are *shown* or *opposite*, corrections for the whole page keep:"
     assert summary(rows).splitlines()[:2] == [
-        "**Learning**: of 2 effects 2 shown.", "**Mechanism**: of 1 effects 1 shown."]  # fmt: skip
+        f"**Learning**: of 2 effects 2 shown. Of 2 {by} Holm 2, BH 2.",
+        f"**Mechanism**: of 1 effects 1 shown. Of 1 {by} Holm 1, BH 1.",
+    ]
     kept = corrected(rows)
     assert kept[STUDY] == kept[clipped] == "Holm, BH" and rows[weak].p < 0.05 and kept[weak] == "Holm, BH"
     many = {

@@ -13,13 +13,14 @@ from pathlib import Path
 from benchmarks.atlas.running import run_all
 
 from groupwise.certificates.studies import StudyRunResult, is_stale, read_results
-from studies import admission, engine_kl, leave_one_out, noisy_logprobs
+from studies import admission, engine_kl, leave_one_out, long_answers, noisy_logprobs, sparse_mixture
 from studies.claim import Claim, state
 from studies.pages import filled
 from studies.running import HOME
 from studies.study import Results, average, table
 
-CLAIMS = {claim.name: claim for file in (noisy_logprobs, engine_kl, admission, leave_one_out) for claim in file.CLAIMS}
+FILES = (noisy_logprobs, long_answers, engine_kl, admission, sparse_mixture, leave_one_out)
+CLAIMS = {claim.name: claim for file in FILES for claim in file.CLAIMS}
 RESULTS, PAGE = Path("studies/claims.jsonl"), Path("docs/studies/claims.md")
 
 

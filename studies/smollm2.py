@@ -14,19 +14,27 @@ training: 8 answers to each of the same 48 problems in the model's chat template
 template, and as `Q: ... A:`. Compared: greedy and sampled accuracy, with intervals over the problems. An answer may
 have 48 tokens; only the Q/A form, in which the model continues with more questions, ends at a new line.
 
+Trained in each template (stated later, after the other parts and before its own runs): six iterations of GRPO on 8
+problems with 8 answers each, at most 48 tokens, and 4 answers to each of the held-out problems before and after. The
+learning rate is twice that of the long runs, for half of their iterations. Compared, within a seed: sampled accuracy
+after minus before, in each template; it should rise in each. And the difference between the best and the worst
+template, after minus before. Dr. GRPO says that training makes up for a template that does not fit, so it should fall;
+whether so few iterations are enough is open.
+
 Chosen on other sums, which do not count: the Q/A form, a temperature of 0.6 and 16 tokens, by accuracy without
 training. There 0.01 of the answers in the chat template were right, with 24 tokens and a temperature of 1, and three
 iterations at the recipe's learning rate (seed 99) raised sampled accuracy in the Q/A form from 0.18 to 0.25.
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 from groupwise.models import find_model
 from studies.figures import COLOURS
 from studies.pass_at_k import KS, RESULTS, curves, gains, metric, part
-from studies.study import NO_KL, Arm, Exact, Measured, Study, cost, table
+from studies.study import LEAST_ACCURACY, NO_KL, Arm, Exact, Measured, Study, cost, table
 
 LAST = 12
 QA = "template = Q: {prompt}\nA:"
@@ -34,6 +42,10 @@ PROBLEMS = ("task = studies/smollm2.jsonl", "verifier = last_number", "sampling.
             "machine.dtype = bfloat16", "evaluate.problems = 48", NO_KL)  # fmt: skip
 TRAINING = (*PROBLEMS, QA, 'sampling.stop = ["\\n"]', "sampling.max_tokens = 16", f"iterations = {LAST}",
             "method.group_size = 16", "optimizer.lr_scheduler = constant", "evaluate.samples = 64")  # fmt: skip
+FEW, LEAST_APART = 6, 0.05
+"""The iterations in each template, and the smallest change of the difference between templates that counts."""
+IN_TEMPLATE = (*PROBLEMS, "sampling.max_tokens = 48", f"iterations = {FEW}", "method.group_size = 8",
+               "optimizer.lr = 4e-5", "optimizer.lr_scheduler = constant", "evaluate.samples = 4")  # fmt: skip
 UNTRAINED = (*PROBLEMS, "sampling.max_tokens = 48", "iterations = 0", "evaluate.samples = 8")
 ACCURACIES = {
     "greedy": ("eval/accuracy_greedy", "eval/low_greedy", "eval/high_greedy"),
@@ -54,6 +66,10 @@ TEMPLATES = {
     "r1": untrained("`r1`", "template = r1", 'sampling.stop = ["</answer>"]'),
     "qa": untrained("`Q: ... A:`", QA, 'sampling.stop = ["\\n"]'),
 }
+TRAINED = {
+    key: replace(arm, settings=(*IN_TEMPLATE, *arm.settings[len(UNTRAINED) :])) for key, arm in TEMPLATES.items()
+}
+"""The same templates, with a few iterations of training."""
 
 
 def share(m: Measured, key: str, kind: str) -> tuple[float, float, float]:
@@ -74,6 +90,26 @@ def templates(m: Measured) -> str:
     return f"{table(head, rows)}\n\n{cost(m)}"
 
 
+def trained(m: Measured) -> str:
+    """The table of the templates before and after training."""
+    rows, at = [], (0, FEW)
+    sampled = {key: [m.mean(key, ACCURACIES["sampled"][0], i, i) for i in at] for key in m.arms}
+    for key, (before, after) in sampled.items():
+        gain = after.minus(before, LEAST_ACCURACY)
+        greedy, cut, length = (
+            " / ".join(f"{m.mean(key, name, i, i).mean:.3g}" for i in at)
+            for name in (ACCURACIES["greedy"][0], TRUNCATED, LENGTH)
+        )
+        rows.append((m.arms[key].label, before, after, gain, greedy, cut, length, gain.result(*RESULTS)))
+    apart = [m.estimate(max(x) - min(x) for x in zip(*(own[i].values for own in sampled.values()))) for i in (0, 1)]
+    change = apart[1].minus(apart[0], LEAST_APART).stated("grows", "shrinks")
+    head = ("template", "before", "after", "difference", "greedy", "cut off", "length", "result")
+    return (
+        f"{table(head, rows)}\n\nThe best template minus the worst: {apart[0].brief} before and {apart[1].brief} "
+        f"after, a change of {change}, {len(m.seeds)} seeds.\n\n{cost(m)}"
+    )
+
+
 def blocks(measured: Mapping[str, Measured], exact: Exact) -> dict[str, str]:
     m = measured["rl"]
     gain, beside = gains(m, LAST), m.mean("grpo", metric(1), LAST, LAST).minus(m.mean("grpo", metric(64), 0, 0))
@@ -87,6 +123,8 @@ def blocks(measured: Mapping[str, Measured], exact: Exact) -> dict[str, str]:
         (low, worst), (high, best) = shares[0], shares[-1]
         sentence += f"; without training, {low:.2f} of the answers are right with {worst} and {high:.2f} with {best}"
         texts["templates"] = templates(m)
+    if m := measured.get("trained"):
+        texts["trained"] = trained(m)
     return {**texts, "smollm2": f"{sentence}."}
 
 
@@ -99,11 +137,12 @@ def rows(measured: Mapping[str, Measured], exact: Exact) -> list[tuple[object, .
         for k in KS
     ]
     shares = [
-        ("templates", key, seed, 0, name.removeprefix("eval/"), run.metrics[name][0])
-        for title, one in measured.items()
-        if title == "templates"
+        (title, key, seed, at, name.removeprefix("eval/"), run.metrics[name][at])
+        for title, evaluations in (("templates", (0,)), ("trained", (0, FEW)))
+        if (one := measured.get(title))
         for key in one.arms
         for seed, run in zip(one.seeds, one.runs(key), strict=True)
+        for at in evaluations
         for names in ACCURACIES.values()
         for name in names
     ]
@@ -127,7 +166,7 @@ def draw(panels: Sequence[Any], measured: Mapping[str, Measured], exact: Exact) 
 STUDY = Study(
     name="smollm2",
     page="docs/studies/smollm2.md",
-    parts={"rl": RL, "templates": TEMPLATES},
+    parts={"rl": RL, "templates": TEMPLATES, "trained": TRAINED},
     metrics=(*map(metric, KS), *ACCURACIES["greedy"], *ACCURACIES["sampled"], TRUNCATED, LENGTH),
     blocks=blocks,
     rows=rows,

@@ -63,6 +63,8 @@ def test_recipes_resolve_and_the_sides_differ_as_the_claim_says(name: str) -> No
     elif name in UNDONE:
         assert {line.partition(":")[0] for line in diff(one.method, other.method)} == UNDONE[name]
         assert one.evaluate.problems == 512 and other == replace(one, method=other.method)
+    elif name == "sparse-mixture":
+        assert one == replace(other, method=one.method) and one.model == "@sparse"
     else:
         assert one.engine == other.engine and one.method.old_logprobs == other.method.old_logprobs == "engine"
     assert all((HOME / path).is_file() for path in claim.use)
@@ -136,6 +138,28 @@ def test_a_mechanism_that_had_nothing_to_do_decides_nothing(name: str) -> None:
     assert claim.next_runs(idle) == [] and len(claim.differences(idle)) == LOOKS[0]
     assert f"acted: {bound:.2g}, at least {bound:g} of" in claims.beside(claim, acts)
     assert claims.beside(claim, {}) == f"acted: at least {bound:g} of `{claim.acted[0]}`"
+
+
+def test_a_mixture_is_trained_only_if_its_admission_is_shown() -> None:
+    claim = claims.CLAIMS["sparse-mixture"]
+    admission = claim.admitted_by
+    assert admission is claims.CLAIMS["admission"] and {arm.settings[0] for arm in claim.sides} == {"model = @sparse"}
+    assert claim.next_runs({}) == [] and state(claim, {}) == "*waits for its admission*"
+
+    def spreads(mixture: float) -> dict[StudyRun, StudyRunResult]:
+        pairs = [admission.trial(side, admission.rates[0], seed) for seed in range(FIRST_SEED, FIRST_SEED + LOOKS[0])
+                 for side in (0, 1)]  # fmt: skip
+        wide = [mixture + 0.001 * (i // 2) if i % 2 == 0 else 0.5 for i in range(len(pairs))]
+        values = {trial: dict.fromkeys(range(1, 6), x) for trial, x in zip(pairs, wide, strict=True)}
+        return {
+            trial: replace(result_of(trial, 0.0), metrics={admission.metric: series})
+            for trial, series in values.items()
+        }
+
+    assert claim.next_runs(spreads(0.5)) == []
+    assert state(claim, spreads(0.5)) == "*not admitted*: `admission` is absent"
+    assert {run.seed for run in claim.next_runs(spreads(0.7))} == set(TUNING_SEEDS)
+    assert state(claim, spreads(0.7)) == "*not measured*"
 
 
 def test_runs_are_made_look_by_look_until_one_decides(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:

@@ -531,6 +531,28 @@ def test_accuracies_of_templates_are_means_over_seeds_with_intervals_over_proble
     assert smollm2.share(m, "r1", "sampled") == pytest.approx((0.5, 0.2, 0.9))
 
 
+def test_templates_are_compared_before_and_after_training_within_a_seed() -> None:
+    """Each is trained as it was evaluated without training; the best minus the worst is taken before and after."""
+    for key, arm in smollm2.TRAINED.items():
+        untrained, trained = (one.trial(0).recipe() for one in (smollm2.TEMPLATES[key], arm))
+        same = {"template": trained.template, "sampling": trained.sampling, "model": trained.model}
+        assert {name: getattr(untrained, name) for name in same} == same and trained.iterations == smollm2.FEW
+    gains = {"chat": 0.3, "bare": 0.0, "r1": 0.0, "qa": 0.1}
+
+    def run(trial: StudyRun, key: str) -> StudyRunResult:
+        before = {"chat": 0.1, "bare": 0.0, "r1": 0.1, "qa": 0.4}[key] + 0.001 * trial.seed
+        values = {0: before, smollm2.FEW: before + gains[key] + 0.001 * (trial.seed % 2)}
+        return replace(result(trial, 0.0), metrics=dict.fromkeys(smollm2.STUDY.metrics, values))
+
+    arms = smollm2.TRAINED
+    results = {arm.trial(seed): run(arm.trial(seed), key) for key, arm in arms.items() for seed in range(5)}
+    text = smollm2.trained(Measured(arms, results))
+    words = {key: text.splitlines()[2 + i].split(" | ")[-1].strip(" |") for i, key in enumerate(arms)}
+    assert words == {"chat": "*rises*", "bare": "*absent*", "r1": "*absent*", "qa": "*rises*"}
+    assert "minus the worst: 0.40 (0.40 to 0.40) before and 0.50" in text
+    assert "a change of 0.10 (0.10 to 0.10; *grows*), 5 seeds" in text
+
+
 def test_the_push_on_length_is_that_of_the_division_by_length() -> None:
     stored = read_exact(HOME)["length_bias"]
     (wrong, right, every), *_ = push.push(grpo(group_size=16, kl=0.0), batches=1)

@@ -1,8 +1,9 @@
 """The problems of the claims about long answers, in studies/long_sums: `python -m studies.long_sums` writes the files.
 
-They are sums of four operands like those of the packaged task. A demonstration says its three steps again and again,
-in the same order, until it has at least `LEAST` tokens, and ends with the result. Half of them misread one operand, so
-that the result is wrong. So every answer is long, and few of its tokens decide whether it is right.
+They are sums of four operands like those of the packaged task. An answer is that of the packaged demonstrations, with
+its steps or guessed, and then a long filler without any effect, as in the exact study (studies/noisy_answers.py). A
+token of the filler is one of four equally likely signs. After about 30 of them stands the next digit, from 1 to 9, and
+the answer ends after the 9. So it has about 290 tokens, of which a tenth or less decide whether it is right.
 
 The packaged model takes 128 tokens at once, so the base of a seed is that model with more positions (it has no weights
 for them), or one that was trained as it with another seed, after a warm start on the demonstrations.
@@ -23,55 +24,40 @@ from groupwise.config.recipe import Recipe, WarmStart
 from groupwise.config.recipe_toml import read_recipe
 from groupwise.learner import AdamW
 from groupwise.models import find_model
+from groupwise.tasks import demonstrations as packaged_demonstrations
 from groupwise.tasks.calculator import solve
 from groupwise.tasks.sums import first_problems
 
-OPERANDS, LEAST, MISREAD = 4, 256, 0.5
-"""The operands of a problem, the least tokens of an answer, and the share of demonstrations with a misread operand."""
-TRAINING, HELD_OUT, DEMONSTRATIONS = 512, 128, 768
+OPERANDS, SHOWN = 4, 0.35
+"""The operands of a problem, and the share of demonstrations that write their steps."""
+SIGNS, MARKS, APART = "+-*=", "123456789", (26, 34)
+"""The signs of a filler, its digits, and the least and most signs before a digit."""
+TRAINING, HELD_OUT, DEMONSTRATIONS = 512, 128, 512
 FOLDER = Path(__file__).with_name("long_sums")
 POSITIONS = 512
-STEPS, PER_STEP = 100, 16
+STEPS, PER_STEP = 120, 8
 """The steps of the warm start, and the demonstrations of a step."""
 
 
-def answer(problem: str) -> str:
-    """The steps of a problem, said until they have `LEAST` tokens, and its result. A character is a token.
+def filler(random: Random) -> str:
+    """Random signs, with the digits from 1 to 9 between them.
 
-    >>> text = answer("7*5+8-9=")
-    >>> len(text), text[:24], text[-10:]
-    (279, '7*5=35;35+8=43;43-9=34;7', '3-9=34;#34')
+    >>> filler(Random(0))[:36]
     """
-    steps, result = solve(problem)
-    return steps * -(-LEAST // len(steps)) + f"#{result}"
-
-
-def misread(problem: str, random: Random) -> str:
-    """The problem with another operand, and another result that is not negative at any step.
-
-    >>> misread("7*5+8-9=", Random(0))
-    '7*5+8-8='
-    """
-    while True:
-        at = 2 * random.randrange(OPERANDS)
-        other = f"{problem[:at]}{random.randint(2, 9)}{problem[at + 1 :]}"
-        steps, result = solve(other)
-        if "=-" not in steps and result != solve(problem)[1]:
-            return other
+    return "".join("".join(random.choices(SIGNS, k=random.randint(*APART))) + mark for mark in MARKS)
 
 
 def demonstrations() -> Iterator[dict[str, object]]:
-    """Long answers to problems that are neither trained on nor held out, half of them wrong."""
+    """Answers to random problems, with or without their steps, right or guessed, and with a filler."""
     random = Random("demonstrations of long sums")
-    for problem in first_problems(OPERANDS, TRAINING + DEMONSTRATIONS, held_out=False)[TRAINING:]:
-        read = misread(problem, random) if random.random() < MISREAD else problem
-        yield {"prompt": problem, "answer": answer(read)}
+    for prompt, answer in packaged_demonstrations(0, DEMONSTRATIONS, SHOWN):
+        yield {"prompt": prompt, "answer": answer + filler(random)}
 
 
 def rows(count: int, *, held_out: bool) -> Iterator[dict[str, object]]:
-    """The first problems with their results."""
+    """The first problems. The answer is a pattern of all right answers: the first result decides."""
     for problem in first_problems(OPERANDS, count, held_out=held_out):
-        yield {"prompt": problem, "answer": solve(problem)[1]}
+        yield {"prompt": problem, "answer": rf"[^#]*#{solve(problem)[1]}(?!\d).*"}
 
 
 def files() -> dict[str, str]:
@@ -101,7 +87,7 @@ def base(seed: int, folder: Path) -> Recipe:
         demonstrations=str(FOLDER / "demonstrations.jsonl"),
         steps=STEPS,
         prompts=PER_STEP,
-        optimizer=AdamW(lr=2e-3, warmup_steps=10, lr_scheduler="cosine"),
+        optimizer=AdamW(lr=7e-4, warmup_steps=10, lr_scheduler="cosine"),
     )
     return replace(read_recipe(find_recipe("calculator"), fields), model=str(home), warm_start=start)
 

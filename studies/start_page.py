@@ -87,9 +87,10 @@ def claims(results: Results, exact: Mapping[str, Exact]) -> list[Claim]:
     every = list[Claim]()
     for effect in EFFECTS:
         found = effect_result(effect, results, exact)
-        is_stale = any(part.stale for part in effect.study.measured(results).values())
+        study_is_stale = any(part.stale for part in effect.study.measured(results).values())
         for setting, x, word in zip(SETTINGS[effect.study.name], found.estimates, found.verdicts, strict=True):
             verdict = "undecided" if found.is_open else word
+            is_stale = study_is_stale if x.stale is None else x.stale
             every.append(Claim(*setting, effect, x, verdict, found.is_open, is_stale))
     order = list(VERDICTS)
     return sorted(every, key=lambda claim: order.index(claim.verdict))

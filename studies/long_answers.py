@@ -1,16 +1,22 @@
 """Long answers: does GSPO learn more than GRPO where its paper makes the claim? GSPO, arXiv:2507.18071, section 4.
 
 Stated before the runs. The paper's claim is about answers of thousands of tokens; the other studies have 14 to 72. Here
-an answer has about 290 tokens, of which a tenth decides whether it is right and the rest is a filler of four equally
-likely signs (studies/long_sums.py), as in the exact study (studies/signal_kept.py). That study says which noise of
-the old log-probs is a regime of the claim at 256 tokens: a normal number of standard deviation 1 on each token, of
-which GSPO keeps 0.50 of the signal and GRPO 0.22. With bounds a hundred times as wide the ratio of a sequence keeps
-0.71. The engine records log-probs with that noise (studies/noisy_engine.py), and they are the old ones. Four
-minibatches. Each seed has its own warm start, from three first models in turn.
+a demonstration has about 290 tokens, of which a tenth decides whether it is right and the rest is a filler of four
+equally likely signs (studies/long_sums.py), as in the exact study (studies/signal_kept.py). That study says which noise
+of the old log-probs is a regime of the claim at 64 and at 256 tokens: a normal number of standard deviation 1 on each
+token, of which GSPO keeps 0.5 of the signal and GRPO 0.22. With bounds a hundred times as wide the ratio of a sequence
+keeps 0.71 at 256 tokens. The engine records log-probs with that noise (studies/noisy_engine.py), and they are the old
+ones. Four minibatches. Each seed has its own warm start, from three first models in turn.
 
-Compared, within a seed: the share of right answers over the last eight of 16 iterations, GSPO minus GRPO, each at its
+Compared, within a seed: the share of right answers over the last six of 12 iterations, GSPO minus GRPO, each at its
 best of four rates. First with the bounds of the papers, second with GSPO's a hundred times as wide. Both are expected
-to be shown, the second with the larger difference; a difference below 0.03 does not count.
+to be shown, the second with the larger difference; a difference below 0.03 does not count. Answers have to have 200
+tokens on average.
+
+Pilots of GSPO, of at most four iterations on seed 99, came before this statement, to find a warm start; they do not
+count, and none of GRPO was made. After that of now 0.17 of the answers are right, two thirds of the groups have a
+signal, answers have 225 tokens on average, and the budget cuts 0.28 of them. The warm start
+costs skill: the packaged model is right more often.
 
 With short answers and noise of sd 3 on a tenth of the tokens GSPO is ahead at a rate of 3e-4, and *undecided* at the
 best rates (studies/noisy_logprobs.py). Signal kept is not yet learning: if these claims are not shown, the exact study
@@ -25,7 +31,7 @@ from studies.noisy_logprobs import RATES
 from studies.stable_rates import RIGHT
 from studies.study import Arm
 
-LAST, OVER = 16, 8
+LAST, OVER = 12, 6
 LENGTH, CUT = "completions/mean_length", "completions/clipped_ratio"
 BASE = ("task = studies/long_sums", "held_out = studies/long_sums/test.jsonl",
         'verifier = {kind = "Regex", match_whole_text = true}',
@@ -56,12 +62,12 @@ def claim(name: str, text: str, gspo: Arm) -> Claim:
         beside=(LENGTH, CUT),
         bases=BASES,
         use=("studies/noisy_engine.py",),
-        acted=(LENGTH, 256.0),
+        acted=(LENGTH, 200.0),
     )
 
 
 CLAIMS = (
-    claim("long-noisy", "with answers of 256 tokens and noisy old log-probs GSPO learns more than GRPO",
+    claim("long-noisy", "with answers of over 200 tokens and noisy old log-probs GSPO learns more than GRPO",
           arm("GSPO", "gspo", BOUNDS["gspo"])),
     claim("long-noisy-wide", "the same with bounds of GSPO a hundred times as wide",
           arm("GSPO, wide", "gspo", WIDE)),

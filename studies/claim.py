@@ -5,11 +5,14 @@ mean is its rate, in a tie the smaller one; a collapsed run counts as it is, and
 *Looks.* Both sides then run with the seeds from `FIRST_SEED` on, and the differences within a seed are tested after
 each number of seeds in `LOOKS`, each at Pocock's bound. The first look that decides ends the runs. These seeds start
 from three first models in turn; a claim that makes its models makes one for each seed.
+*Acted.* A comparison in which the mechanism had nothing to do is *undecided*, whatever the differences are.
+*Admitted.* A claim about a model that another claim admits has no run before that one is shown.
 """
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from pathlib import Path
 
 from groupwise.certificates.effect_plans import FIRST_SEED, TUNING_SEEDS, WHOLE, best, extended
@@ -20,6 +23,9 @@ from groupwise.evaluation.interval import mean_interval
 from groupwise.evaluation.seed_verdicts import LOOK_LEVEL, LOOKS, verdict
 from studies.study import Arm, Estimate, Results, average, points
 
+EARLY = 5
+"""The first iterations, in which a mechanism has to act. Later ones may lack what it repairs, since it was repaired."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Claim:
@@ -28,6 +34,9 @@ class Claim:
     `sides` have no learning rate; `rates` are in rising order, and a single one is not tuned. Others grow where the
     best is at an edge. A difference below `least` does not count. `beside` are metrics that the page shows, of both
     sides. `bases` and `use` are those of a study.
+
+    `acted` is a metric, and its least mean over the first iterations of the second side, which lacks the mechanism:
+    below it the mechanism had nothing to do. `admitted_by` is the claim that has to be shown before this one runs.
     """
 
     name: str
@@ -41,6 +50,13 @@ class Claim:
     beside: tuple[str, ...] = ()
     bases: Mapping[str, Callable[[int, Path], Recipe]] = field(default_factory=dict)
     use: tuple[str, ...] = ()
+    acted: tuple[str, float] | None = None
+    admitted_by: "Claim | None" = None
+
+    @property
+    def metrics(self) -> tuple[str, ...]:
+        """What its runs store."""
+        return (self.metric, *self.beside, *(self.acted or ())[:1])
 
     def trial(self, side: int, rate: float, seed: int) -> StudyRun:
         """A side's run at a rate, a fresh seed's from its first model."""
@@ -92,12 +108,18 @@ class Claim:
             found.append(self.mean(results[one], self.metric) - self.mean(results[other], self.metric))
         return found
 
+    def is_admitted(self, results: Results) -> bool:
+        """Whether the claim that admits this one is shown, if there is one."""
+        return self.admitted_by is None or self.admitted_by.verdict(results) == "shown"
+
     def next_runs(self, results: Results) -> list[StudyRun]:
         """The runs without a result until the next look: the tuning runs first, and none after a verdict."""
+        if not self.is_admitted(results):
+            return []
         grids = [self.trial(side, rate, seed) for side in (0, 1) for rate in self.grid(side, results)
                  for seed in TUNING_SEEDS]  # fmt: skip
         tuning = [run for run in grids if run not in results]
-        if tuning or self.decided(self.differences(results)):
+        if tuning or self.verdict(results):
             return tuning
         pairs = list(self.pairs(results))
         for look in LOOKS:
@@ -105,8 +127,18 @@ class Claim:
                 return runs
         return []
 
-    def decided(self, differences: Sequence[float]) -> str:
-        """The verdict of the first look that decides; see `decided`."""
+    def had_to_act(self, results: Results) -> float:
+        """The metric of `acted`, a mean over the second side's first iterations and the seeds of the first look."""
+        assert self.acted
+        runs = [results[other] for _, other in islice(self.pairs(results), LOOKS[0]) if other in results]
+        values = [points(run, self.acted[0], 1, EARLY).values() for run in runs]
+        return average(x for early in values for x in early)
+
+    def verdict(self, results: Results) -> str:
+        """The verdict of the first look that decides, empty while one is to come; *undecided* if nothing acted."""
+        differences = self.differences(results)
+        if self.acted and len(differences) >= LOOKS[0] and not self.had_to_act(results) >= self.acted[1]:
+            return "undecided"
         return decided(differences, self.least, self.first_models)
 
 
@@ -130,11 +162,15 @@ def decided(differences: Sequence[float], least: float, first_models: int = 1) -
 
 def state(claim: Claim, results: Results) -> str:
     """What is known of a claim, for the page. With one rate it is a claim about that rate alone."""
-    differences = claim.differences(results)
-    word = claim.decided(differences)
+    if claim.admitted_by and not claim.is_admitted(results):
+        word = claim.admitted_by.verdict(results)
+        return f"*not admitted*: `{claim.admitted_by.name}` is {word}" if word else "*waits for its admission*"
+    differences, word = claim.differences(results), claim.verdict(results)
     if not word:
         return f"open after {counted(len(differences), 'seed')}" if differences else "*not measured*"
-    look = next(n for n in LOOKS if claim.decided(differences[:n]))
+    if claim.acted and not claim.had_to_act(results) >= claim.acted[1]:
+        return "*undecided*: it did not act"
+    look = next(n for n in LOOKS if decided(differences[:n], claim.least, claim.first_models))
     low, high = mean_interval(differences[:look], LOOK_LEVEL)
     at = " at this rate" if len(claim.rates) == 1 and claim.sides[0].method != claim.sides[1].method else ""
     return f"*{word}*{at}: {Estimate(tuple(differences[:look])).mean:.3f} ({low:.3f} to {high:.3f}), {look} seeds"

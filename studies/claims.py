@@ -13,13 +13,14 @@ from pathlib import Path
 from benchmarks.atlas.running import run_all
 
 from groupwise.certificates.studies import StudyRunResult, is_stale, read_results
-from studies import admission, engine_kl, noisy_logprobs
+from studies import admission, engine_kl, leave_one_out, long_answers, noisy_logprobs, sparse_mixture
 from studies.claim import Claim, state
 from studies.pages import filled
 from studies.running import HOME
 from studies.study import Results, average, table
 
-CLAIMS = {claim.name: claim for file in (noisy_logprobs, engine_kl, admission) for claim in file.CLAIMS}
+FILES = (noisy_logprobs, long_answers, engine_kl, admission, sparse_mixture, leave_one_out)
+CLAIMS = {claim.name: claim for file in FILES for claim in file.CLAIMS}
 RESULTS, PAGE = Path("studies/claims.jsonl"), Path("docs/studies/claims.md")
 
 
@@ -41,7 +42,7 @@ def main(argv: Sequence[str] | None = None, home: Path = HOME) -> int:
 
 def measure(claim: Claim, home: Path, until: float) -> bool:
     """Make a claim's runs until a look decides. Returns whether one did; else a run failed, or the time is over."""
-    metrics, use = (claim.metric, *claim.beside), [HOME / path for path in claim.use]
+    metrics, use = claim.metrics, [HOME / path for path in claim.use]
     (home / RESULTS).parent.mkdir(parents=True, exist_ok=True)
     runs = claim.next_runs(fresh_results(home))
     while runs:
@@ -73,9 +74,16 @@ def blocks(results: Results) -> dict[str, str]:
 
 
 def beside(claim: Claim, results: Results) -> str:
-    """The mean of each metric beside the claim, of the first side and of the second, over its fresh seeds."""
+    """The mean of each metric beside the claim, of the first side and of the second, over its fresh seeds.
+
+    Before them how much the mechanism had to do, and how much is needed.
+    """
     pairs = list(claim.pairs(results))[: len(claim.differences(results))]
     texts = []
+    if claim.acted:
+        metric, least = claim.acted
+        measured = f" {claim.had_to_act(results):.2g}," if pairs else ""
+        texts.append(f"acted:{measured} at least {least:g} of `{metric}`")
     for metric in claim.beside if pairs else ():
         values = (average(claim.mean(results[pair[side]], metric) for pair in pairs) for side in (0, 1))
         texts.append(f"{metric.rpartition('/')[2]} {' / '.join(f'{x:.2g}' for x in values)}")

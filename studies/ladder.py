@@ -88,8 +88,8 @@ def blocks(measured: Mapping[str, Measured], exact: Exact) -> dict[str, str]:
     return {
         "rungs": f"{table(head, rows)}\n\nBefore training: accuracy {before[0]:.3f}, pass@8 {before[1]:.3f}, length "
         f"{before[2]:.1f}, cut {before[3]:.3f}. All five techniques minus naive GRPO: {total} "
-        f"({total.result(*RESULTS)}, {len(m.seeds)} seeds). They generate {times:.1f} times its tokens. Minus the rungs up "
-        f"to clip-higher they change accuracy by {beyond.brief}.\n\n{cost(m)}",
+        f"({total.result(*RESULTS)}, {len(m.seeds)} seeds). They generate {times:.1f} times its tokens. Minus the "
+        f"rungs up to clip-higher they change accuracy by {beyond.brief}.\n\n{cost(m)}",
         "ladder": (
             f"The paper climbs from 30 to 50; here all five techniques "
             f"together change held-out accuracy by {total.stated(*RESULTS)}, and the last one, dynamic "

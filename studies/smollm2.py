@@ -14,6 +14,8 @@ training: 8 answers to each of the same 48 problems in the model's chat template
 template, and as `Q: ... A:`. Compared: greedy and sampled accuracy, with intervals over the problems. An answer may
 have 48 tokens; only the Q/A form, in which the model continues with more questions, ends at a new line.
 
+Trained in each template: studies/smollm2_templates.py.
+
 Chosen on other sums, which do not count: the Q/A form, a temperature of 0.6 and 16 tokens, by accuracy without
 training. There 0.01 of the answers in the chat template were right, with 24 tokens and a temperature of 1, and three
 iterations at the recipe's learning rate (seed 99) raised sampled accuracy in the Q/A form from 0.18 to 0.25.
@@ -26,52 +28,25 @@ from typing import Any
 from groupwise.models import find_model
 from studies.figures import COLOURS
 from studies.pass_at_k import KS, RESULTS, curves, gains, metric, part
-from studies.study import NO_KL, Arm, Exact, Measured, Study, cost, table
+from studies.smollm2_templates import (
+    ACCURACIES,
+    FEW,
+    LENGTH,
+    PROBLEMS,
+    QA,
+    TEMPLATES,
+    TRAINED,
+    TRUNCATED,
+    share,
+    templates,
+    trained,
+)
+from studies.study import Arm, Exact, Measured, Study
 
 LAST = 12
-QA = "template = Q: {prompt}\nA:"
-PROBLEMS = ("task = studies/smollm2.jsonl", "verifier = last_number", "sampling.temperature = 0.6",
-            "machine.dtype = bfloat16", "evaluate.problems = 48", NO_KL)  # fmt: skip
 TRAINING = (*PROBLEMS, QA, 'sampling.stop = ["\\n"]', "sampling.max_tokens = 16", f"iterations = {LAST}",
             "method.group_size = 16", "optimizer.lr_scheduler = constant", "evaluate.samples = 64")  # fmt: skip
-UNTRAINED = (*PROBLEMS, "sampling.max_tokens = 48", "iterations = 0", "evaluate.samples = 8")
-ACCURACIES = {
-    "greedy": ("eval/accuracy_greedy", "eval/low_greedy", "eval/high_greedy"),
-    "sampled": ("eval/accuracy", "eval/low", "eval/high"),
-}
-TRUNCATED, LENGTH = "eval/truncated", "eval/mean_length"
-
-
-def untrained(label: str, *settings: str) -> Arm:
-    """An arm that only evaluates the model."""
-    return Arm(label=label, method="grpo", task="smollm2", settings=(*UNTRAINED, *settings))
-
-
 RL = {"grpo": Arm(label="GRPO", method="grpo", task="smollm2", settings=TRAINING)}
-TEMPLATES = {
-    "chat": untrained("`chat`, its own", "template = chat"),
-    "bare": untrained("the bare question", "template = no"),
-    "r1": untrained("`r1`", "template = r1", 'sampling.stop = ["</answer>"]'),
-    "qa": untrained("`Q: ... A:`", QA, 'sampling.stop = ["\\n"]'),
-}
-
-
-def share(m: Measured, key: str, kind: str) -> tuple[float, float, float]:
-    """The accuracy of a template, and the ends of its interval over problems: means over seeds."""
-    value, low, high = (m.mean(key, name, 0, 0).mean for name in ACCURACIES[kind])
-    return value, low, high
-
-
-def templates(m: Measured) -> str:
-    """The table of the templates."""
-    rows = []
-    for key, one in m.arms.items():
-        shares = ("{:.3f} ({:.3f} to {:.3f})".format(*share(m, key, kind)) for kind in ACCURACIES)
-        truncated, length = (m.mean(key, name, 0, 0).mean for name in (TRUNCATED, LENGTH))
-        greedy = len(set(m.mean(key, ACCURACIES["greedy"][0], 0, 0).values))  # it does not depend on the seed
-        rows.append((one.label, *shares, f"{truncated:.0%}", f"{length:.0f}", f"{greedy} / {len(m.seeds)}"))
-    head = ("template", *ACCURACIES, "cut off", "length", "evaluations, greedy / sampled")
-    return f"{table(head, rows)}\n\n{cost(m)}"
 
 
 def blocks(measured: Mapping[str, Measured], exact: Exact) -> dict[str, str]:
@@ -87,6 +62,8 @@ def blocks(measured: Mapping[str, Measured], exact: Exact) -> dict[str, str]:
         (low, worst), (high, best) = shares[0], shares[-1]
         sentence += f"; without training, {low:.2f} of the answers are right with {worst} and {high:.2f} with {best}"
         texts["templates"] = templates(m)
+    if m := measured.get("trained"):
+        texts["trained"] = trained(m)
     return {**texts, "smollm2": f"{sentence}."}
 
 
@@ -99,11 +76,12 @@ def rows(measured: Mapping[str, Measured], exact: Exact) -> list[tuple[object, .
         for k in KS
     ]
     shares = [
-        ("templates", key, seed, 0, name.removeprefix("eval/"), run.metrics[name][0])
-        for title, one in measured.items()
-        if title == "templates"
+        (title, key, seed, at, name.removeprefix("eval/"), run.metrics[name][at])
+        for title, evaluations in (("templates", (0,)), ("trained", (0, FEW)))
+        if (one := measured.get(title))
         for key in one.arms
         for seed, run in zip(one.seeds, one.runs(key), strict=True)
+        for at in evaluations
         for names in ACCURACIES.values()
         for name in names
     ]
@@ -127,7 +105,7 @@ def draw(panels: Sequence[Any], measured: Mapping[str, Measured], exact: Exact) 
 STUDY = Study(
     name="smollm2",
     page="docs/studies/smollm2.md",
-    parts={"rl": RL, "templates": TEMPLATES},
+    parts={"rl": RL, "templates": TEMPLATES, "trained": TRAINED},
     metrics=(*map(metric, KS), *ACCURACIES["greedy"], *ACCURACIES["sampled"], TRUNCATED, LENGTH),
     blocks=blocks,
     rows=rows,

@@ -96,11 +96,11 @@ def claims(results: Results, exact: Mapping[str, Exact]) -> list[Claim]:
     every, kept = list[Claim](), corrected(judged_by_study(results, exact))
     for effect in EFFECTS:
         found = effect_result(effect, results, exact)
-        is_stale = any(part.stale for part in effect.study.measured(results).values())
+        study_is_stale = any(part.stale for part in effect.study.measured(results).values())
         settings = zip(SETTINGS[effect.study.name], found.estimates, found.claimed, found.verdicts, strict=True)
         for setting, x, claimed, word in settings:
-            verdict = "undecided" if found.is_open else word
-            survives = kept.get(claimed.values, (False, False))
+            verdict, survives = "undecided" if found.is_open else word, kept.get(claimed.values, (False, False))
+            is_stale = study_is_stale if x.stale is None else x.stale
             every.append(Claim(*setting, effect, x, verdict, survives, found.is_open, is_stale))
     order = list(VERDICTS)
     return sorted(every, key=lambda claim: order.index(claim.verdict))

@@ -49,7 +49,8 @@ class Estimate:
     """A mean over seeds, with Student's interval at `level`. `least` is the smallest difference that counts.
 
     `bases` are the first models of the seeds, where they have several. An estimate of a comparison of methods at one
-    learning rate decides nothing.
+    learning rate decides nothing. `stale`: the code of a component has changed since one of its runs; None if the
+    estimate was not made from runs, or does not know them.
 
     >>> str(Estimate((1.0, 2.0, 3.0)))
     '2 (-0.484 to 4.48)'
@@ -60,6 +61,7 @@ class Estimate:
     level: float = LEVEL
     bases: tuple[int, ...] = ()
     decides: bool = True
+    stale: bool | None = None
 
     @property
     def mean(self) -> float:
@@ -141,7 +143,8 @@ class Estimate:
     def minus(self, other: "Estimate", least: float = 0.0) -> "Estimate":
         """The difference within each seed. `least` is the smallest one that counts, by default this one's."""
         values = tuple(a - b for a, b in zip(self.values, other.values, strict=True))
-        return replace(self, values=values, least=least or self.least)
+        stale = None if None in (self.stale, other.stale) else self.stale or other.stale
+        return replace(self, values=values, least=least or self.least, stale=stale)
 
 
 _JUDGED: ContextVar[list[Estimate] | None] = ContextVar("judged estimates", default=None)
@@ -190,7 +193,7 @@ class Measured:
     def estimate(self, values: Iterable[float]) -> Estimate:
         """The estimate by one value of each of `seeds`."""
         bases = tuple(seed % self.first_models for seed in self.seeds) if self.first_models > 1 else ()
-        return Estimate(tuple(values), level=self.level, bases=bases, decides=self.decides)
+        return Estimate(tuple(values), level=self.level, bases=bases, decides=self.decides, stale=self.stale)
 
     def mean(self, arm: str, metric: str, first: int, last: int) -> Estimate:
         """The mean of a metric over the iterations from `first` to `last`, both included."""

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 from benchmarks.atlas import running
-from studies.claim import decided, state
+from studies.claim import Claim, decided, state
 from studies.dense_twin import PARTS
 from studies.engine_kl import KL
 from studies.kl_notes import EngineKL
@@ -21,6 +21,7 @@ from studies.study import Measured
 
 from groupwise.certificates.effect_plans import FIRST_SEED, TUNING_SEEDS
 from groupwise.certificates.studies import StudyRun, StudyRunResult, read_results
+from groupwise.config.diff import diff
 from groupwise.config.recipe_toml import write
 from groupwise.data import GenerationRequest, pack, rollout_of
 from groupwise.engines import NativeEngine
@@ -32,6 +33,13 @@ from tests.studies.test_studies import result
 
 NAMES = [*claims.CLAIMS]
 CLAIM = claims.CLAIMS["noisy-best"]
+UNDONE = {
+    "dapo-clip-higher": {"objective.surrogate.high"},
+    "dapo-overlong": {"shaping"},
+    "dapo-token-mean": {"objective.aggregate"},
+}
+"""The fields of DAPO's techniques."""
+ACTED = {claim.acted[0] for claim in claims.CLAIMS.values() if claim.acted}
 
 
 def result_of(trial: StudyRun, value: float) -> StudyRunResult:
@@ -52,6 +60,11 @@ def test_recipes_resolve_and_the_sides_differ_as_the_claim_says(name: str) -> No
         assert changed == {"old_logprobs"}
     elif name == "admission":
         assert changed == {"model"} and {one.model, other.model} <= claim.bases.keys()
+    elif name in UNDONE:
+        assert {line.partition(":")[0] for line in diff(one.method, other.method)} == UNDONE[name]
+        assert one.evaluate.problems == 512 and other == replace(one, method=other.method)
+    elif name == "sparse-mixture":
+        assert one == replace(other, method=one.method) and one.model == "@sparse"
     else:
         assert one.engine == other.engine and one.method.old_logprobs == other.method.old_logprobs == "engine"
     assert all((HOME / path).is_file() for path in claim.use)
@@ -99,6 +112,54 @@ def test_fresh_seeds_start_from_three_first_models_in_turn() -> None:
     bases = [seed % 3 for seed in range(FIRST_SEED, FIRST_SEED + 20)]
     by_base = [-0.1 if base == 2 else 0.9 for base in bases]
     assert decided(by_base, 0.03) == "shown" and decided(by_base, 0.03, first_models=3) == "undecided"
+
+
+def clear_results(claim: Claim, early: float) -> dict[StudyRun, StudyRunResult]:
+    """A claim that is clear after five seeds, with a figure of the mechanism in the second side's first iterations."""
+    found: dict[StudyRun, StudyRunResult] = {}
+    while missing := claim.next_runs(found):
+        for trial in missing:
+            mean = 0.6 + 0.001 * (trial.seed % 3) if trial == claim.trial(0, claim.rates[1], trial.seed) else 0.4
+            one = result_of(trial, mean)
+            figure = {name: dict.fromkeys(range(1, 6), early) | dict.fromkeys(range(6, 21), 9.0) for name in ACTED}
+            found[trial] = replace(one, metrics={**one.metrics, claim.metric: {claim.last: mean}, **figure})
+    return found
+
+
+@pytest.mark.parametrize("name", UNDONE)
+def test_a_mechanism_that_had_nothing_to_do_decides_nothing(name: str) -> None:
+    """The figure is that of the side without it, over the first iterations; later ones may lack what it repairs."""
+    claim = claims.CLAIMS[name]
+    assert claim.acted and claim.acted[0] in claim.metrics
+    bound = claim.acted[1]
+    acts, idle = clear_results(claim, bound), clear_results(claim, 0.9 * bound)
+    assert claim.verdict(acts) == "shown" and state(claim, acts).startswith("*shown*: 0.2")
+    assert claim.verdict(idle) == "undecided" and state(claim, idle) == "*undecided*: it did not act"
+    assert claim.next_runs(idle) == [] and len(claim.differences(idle)) == LOOKS[0]
+    assert f"acted: {bound:.2g}, at least {bound:g} of" in claims.beside(claim, acts)
+    assert claims.beside(claim, {}) == f"acted: at least {bound:g} of `{claim.acted[0]}`"
+
+
+def test_a_mixture_is_trained_only_if_its_admission_is_shown() -> None:
+    claim = claims.CLAIMS["sparse-mixture"]
+    admission = claim.admitted_by
+    assert admission is claims.CLAIMS["admission"] and {arm.settings[0] for arm in claim.sides} == {"model = @sparse"}
+    assert claim.next_runs({}) == [] and state(claim, {}) == "*waits for its admission*"
+
+    def spreads(mixture: float) -> dict[StudyRun, StudyRunResult]:
+        pairs = [admission.trial(side, admission.rates[0], seed) for seed in range(FIRST_SEED, FIRST_SEED + LOOKS[0])
+                 for side in (0, 1)]  # fmt: skip
+        wide = [mixture + 0.001 * (i // 2) if i % 2 == 0 else 0.5 for i in range(len(pairs))]
+        values = {trial: dict.fromkeys(range(1, 6), x) for trial, x in zip(pairs, wide, strict=True)}
+        return {
+            trial: replace(result_of(trial, 0.0), metrics={admission.metric: series})
+            for trial, series in values.items()
+        }
+
+    assert claim.next_runs(spreads(0.5)) == []
+    assert state(claim, spreads(0.5)) == "*not admitted*: `admission` is absent"
+    assert {run.seed for run in claim.next_runs(spreads(0.7))} == set(TUNING_SEEDS)
+    assert state(claim, spreads(0.7)) == "*not measured*"
 
 
 def test_runs_are_made_look_by_look_until_one_decides(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:

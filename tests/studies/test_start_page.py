@@ -10,11 +10,12 @@ from studies.forest import LEFT, LINE, NUMBER, RIGHT, SIZE, VERDICTS, WIDTH, Row
 from studies.pages import RESULTS, filled, read_exact
 from studies.running import find_study
 from studies.start_page import Claim, claims, picture, verdicts
+from studies.study import Estimate
 from tools.start_page import FOREST, LENGTHS, PAGE
 
 from groupwise.certificates.studies import read_results
 from studies import __main__ as command
-from studies import signal_kept
+from studies import signal_kept, study
 
 HOME = Path(__file__).parents[2]
 SVG = "{http://www.w3.org/2000/svg}"
@@ -165,3 +166,14 @@ def test_the_letters_of_a_figure_have_11_pixels_in_the_column_of_a_page(svg: Pat
     pixel = 96 / 72 if unit else 1
     sizes = re.findall(r'<(?:text|svg) [^>]*?font(?:-size)?(?:: |=")([\d.]+)', text)
     assert sizes and min(map(float, sizes)) * min(pixel, 750 / float(width)) >= 10.99
+
+
+def test_older_code_marks_the_claims_whose_own_runs_are_stale(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One part of a study may be measured again before the others. An estimate that knows no runs has the study's."""
+    results = read_results(HOME / RESULTS)
+    monkeypatch.setattr(study, "is_stale", lambda run: run.trial.task == "hinted_sums")
+    marked = {claim.text for claim in claims(results, read_exact(HOME)) if claim.is_stale}
+    assert marked == {"training lowers pass@64: hinted_sums"}
+    old, new = (Estimate((1.0, 2.0), stale=stale) for stale in (True, False))
+    assert old.minus(new).stale and new.minus(old).stale and new.minus(new).stale is False
+    assert old.minus(Estimate((1.0, 2.0))).stale is None

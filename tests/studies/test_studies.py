@@ -43,6 +43,7 @@ from studies import (
     difficulty,
     dynamic_sampling,
     engine_logprobs,
+    gspo_regimes,
     index,
     ladder,
     levels,
@@ -50,6 +51,7 @@ from studies import (
     moe,
     push,
     smollm2,
+    smollm2_templates,
 )
 from studies import running as study_runs
 from tests.processes import PATIENCE
@@ -524,11 +526,43 @@ def test_accuracies_of_templates_are_means_over_seeds_with_intervals_over_proble
         points = {"eval/accuracy": 0.5, "eval/low": low, "eval/high": 0.9}
         return replace(result(trial, 0.0), metrics={name: {0: x} for name, x in points.items()})
 
-    arms = smollm2.TEMPLATES
+    arms = smollm2_templates.TEMPLATES
     m = Measured(
         arms, {arm.trial(seed): run(arm.trial(seed), 0.1 + seed / 5) for arm in arms.values() for seed in (0, 1)}
     )
-    assert smollm2.share(m, "r1", "sampled") == pytest.approx((0.5, 0.2, 0.9))
+    assert smollm2_templates.share(m, "r1", "sampled") == pytest.approx((0.5, 0.2, 0.9))
+
+
+def test_templates_are_compared_before_and_after_training_within_a_seed() -> None:
+    """Each is trained as it was evaluated without training; the best minus the worst is taken before and after."""
+    for key, arm in smollm2_templates.TRAINED.items():
+        untrained, trained = (one.trial(0).recipe() for one in (smollm2_templates.TEMPLATES[key], arm))
+        same = {"template": trained.template, "sampling": trained.sampling, "model": trained.model}
+        assert {name: getattr(untrained, name) for name in same} == same and trained.iterations == smollm2_templates.FEW
+    gains = {"chat": 0.3, "bare": 0.0, "r1": 0.0, "qa": 0.1}
+
+    def run(trial: StudyRun, key: str) -> StudyRunResult:
+        before = {"chat": 0.1, "bare": 0.0, "r1": 0.1, "qa": 0.4}[key] + 0.001 * trial.seed
+        values = {0: before, smollm2_templates.FEW: before + gains[key] + 0.001 * (trial.seed % 2)}
+        return replace(result(trial, 0.0), metrics=dict.fromkeys(smollm2.STUDY.metrics, values))
+
+    arms = smollm2_templates.TRAINED
+    results = {arm.trial(seed): run(arm.trial(seed), key) for key, arm in arms.items() for seed in range(5)}
+    text = smollm2_templates.trained(Measured(arms, results))
+    words = {key: text.splitlines()[2 + i].split(" | ")[-1].strip(" |") for i, key in enumerate(arms)}
+    assert words == {"chat": "*rises*", "bare": "*absent*", "r1": "*absent*", "qa": "*rises*"}
+    assert "minus the worst: 0.40 (0.40 to 0.40) before and 0.50" in text
+    assert "a change of 0.10 (0.10 to 0.10; *grows*), 5 seeds" in text
+
+
+def test_the_page_of_small_tasks_says_what_grpo_gains_on_wordy_sums() -> None:
+    m = gspo_regimes.STUDY.measured(read_results(HOME / RESULTS))["regimes"]
+    first, last = (m.mean("grpo longer", "outcome/correct", *ends) for ends in ((1, 5), (16, 20)))
+    assert m.arms["grpo longer"].task == "wordy_sums" and len(m.seeds) == 5
+    gain = replace(last.minus(first), decides=True)
+    low, high = gain.interval
+    text = f"rises by {gain.mean:.3f} (95 % interval {low:.3f} to {high:.3f}) from the first five"
+    assert text in (HOME / "docs" / "small-tasks.md").read_text("utf-8")
 
 
 def test_the_push_on_length_is_that_of_the_division_by_length() -> None:

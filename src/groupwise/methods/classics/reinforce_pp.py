@@ -107,4 +107,5 @@ A^_t = (A_t - mean over the batch's tokens) / std over the batch's tokens""",
         own_settings=("method.minibatches = 8",),
         plan="whole",
     ),
+    toy_test="tests/toys/test_gradient_moments.py::test_a_batch_keeps_the_direction_of_the_gradient_a_group_does_not",
 )

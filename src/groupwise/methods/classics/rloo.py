@@ -116,4 +116,9 @@ log pi(y | x) = sum_t log pi(y_t | x, y_<t)""",
         own_settings=('method.advantage = ["leave_one_out"]',),
         plan="whole",
     ),
+    toy_test="tests/toys/test_gradient_moments.py::test_leave_one_out_keeps_the_mean_and_lowers_the_variance_below_4_of_7",
+    our_finding=(
+        "Exactly, for a policy of one logit, four answers and rewards of 0 and 1: the baseline lowers the variance of "
+        "the gradient where fewer than 4 of 7 answers are right, and raises it above."
+    ),
 )

@@ -6,7 +6,8 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -23,13 +24,14 @@ from groupwise.engines.remote import engine_slots, gpu_weights
 from groupwise.engines.remote.replica import Replica, ReplicaProgram, ReplicaSettings
 from groupwise.engines.vllm.vllm_python_environment import DEFAULT_PYTHON, child_environment
 from groupwise.models import Decoder, DecoderShape, Tokenizer, find_model, read_model, read_tokenizer
-from tests.processes import wait_until_gone
+from tests.processes import children, descendants, hasten, wait_until, wait_until_gone
 
 pytestmark = [pytest.mark.vllm, pytest.mark.timeout(1200)]
 
 PYTHON = str(Path(DEFAULT_PYTHON).absolute())
 ACCESS = EngineAccess(python=PYTHON)
 SECONDS = 1000.0
+WORDS = [sys.executable, "-m", "groupwise"]
 ROUNDING = 1e-4
 """The largest difference of a log-prob between vLLM and the native engine, about ten times what was seen."""
 ROUNDING_OF_ONE = 2e-5
@@ -240,7 +242,7 @@ def test_answers_are_equal_through_kill_9_and_nothing_is_left_behind(monkeypatch
     assert shared_memory() <= before
 
 
-def test_two_workers_share_each_layer_and_the_answers_are_equal_through_kill_9_of_one(
+def test_two_workers_share_each_layer_and_the_answers_are_equal_through_kill_9_and_sigstop_of_one(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Equal texts on 64 prompts, before and after a load. The sampler runs in both workers, with the same keys.
@@ -266,14 +268,18 @@ def test_two_workers_share_each_layer_and_the_answers_are_equal_through_kill_9_o
             equal(found := await answers(fleet, asked), await answers(native, asked))
             scores = [await exact.score(request.context, x.tokens) for request, x in zip(asked, found)]
             assert max(abs(a - b) for x, row in zip(found, scores) for a, b in zip(x.logp, row)) < ROUNDING_OF_ONE
-        (replica,) = fleet.replicas
-        assert isinstance(replica, Replica)
-        pids.extend([replica.process.pid, *descendants(replica.process.pid)])
-        workers = [pid for pid in pids if "Worker" in Path(f"/proc/{pid}/cmdline").read_text()]
-        assert len(workers) == 2
-        tasks = await started(fleet, requests(tokenizer))
-        os.kill(workers[1], signal.SIGKILL)
-        equal(await asyncio.gather(*tasks), await answers(native, requests(tokenizer)))
+        for number in (signal.SIGKILL, signal.SIGSTOP):
+            (replica,) = fleet.replicas
+            assert isinstance(replica, Replica) and replica.process.pid not in pids
+            processes = [replica.process.pid, *descendants(replica.process.pid)]
+            pids.extend(processes)
+            workers = [pid for pid in processes if "Worker" in Path(f"/proc/{pid}/cmdline").read_text()]
+            assert len(workers) == 2
+            tasks = await started(fleet, requests(tokenizer))
+            os.kill(workers[1], number)
+            if number == signal.SIGSTOP:
+                hasten(replica, 10.0)
+            equal(await asyncio.gather(*tasks), await answers(native, requests(tokenizer)))
         (replica,) = fleet.replicas
         assert isinstance(replica, Replica) and replica.process.pid not in pids
         pids.extend([replica.process.pid, *descendants(replica.process.pid)])
@@ -355,19 +361,9 @@ def test_a_worker_takes_its_part_of_a_mapped_file_and_reads_nothing_else(
     assert max(one["read"], two["read"]) < sum(one["sizes"].values()), "a quarter of the file: it is mapped"
 
 
-def descendants(pid: int) -> list[int]:
-    """The processes that a process has started, and those that they have started."""
-    return [found for child in children(pid) for found in (child, *descendants(child))]
-
-
 def shared_memory() -> set[Path]:
     """The shared memory and semaphores of Python's processes. vLLM has no others."""
     return {path for pattern in ("psm_*", "sem.mp-*") for path in Path("/dev/shm").glob(pattern)}
-
-
-def children(pid: int) -> list[int]:
-    files = Path(f"/proc/{pid}/task").glob("*/children")
-    return [int(child) for file in files for child in file.read_text().split()]
 
 
 def engine_core(pids: list[int]) -> int:
@@ -401,7 +397,7 @@ def test_an_engine_for_other_hosts_gives_the_bytes_of_the_native_run(tmp_path: P
     words = [sys.executable, "-m", "groupwise"]
     serve = [
         "serve", "calculator", "--engine", "Vllm", "--engine-python", PYTHON, "--listen", "127.0.0.1:0",
-        "--max-num-seqs", "64",
+        "--engine.max_num_seqs", "64",
     ]  # fmt: skip
     process = subprocess.Popen(
         [*words, *serve], env={**environment, "TMPDIR": str(places)}, stdout=subprocess.PIPE, text=True
@@ -420,6 +416,62 @@ def test_an_engine_for_other_hosts_gives_the_bytes_of_the_native_run(tmp_path: P
     (native,), (served,) = ([*tmp_path.glob(f"runs/{name}-*")] for name in ("native", "served"))
     file = "checkpoints/000002/tensors.safetensors"
     assert (native / file).read_bytes() == (served / file).read_bytes()
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP], ids=lambda number: number.name)
+def test_a_served_engine_of_two_devices_that_loses_a_worker_ends_and_the_run_goes_on_with_another(
+    number: signal.Signals, tmp_path: Path
+) -> None:
+    """The worker is lost while it samples. The command ends with exit code 7 and all its processes.
+
+    The run waits for the engine that is started again at the socket, and has the bytes of the native run.
+    """
+    train = ["train", "--iterations", "3", "--prompts", "32", "--evaluate.problems", "16", "--name"]
+    assert subprocess.run([*WORDS, *train, "native"], cwd=tmp_path, capture_output=True).returncode == 0
+    socket = tmp_path / "one.sock"
+    engine = f'{{ kind = "Served", replicas = 0, max_restarts = 20, addresses = ["{socket}"] }}'
+    with served_on_two(socket) as first, (tmp_path / "output").open("w") as output:
+        pids = descendants(first.pid)
+        workers = [pid for pid in pids if "Worker" in Path(f"/proc/{pid}/cmdline").read_text()]
+        assert len(workers) == 2
+        trainer = subprocess.Popen([*WORDS, *train, "served", "--engine", engine], cwd=tmp_path, stderr=output)
+        steps = [cpu_seconds(pid) for pid in workers]
+        wait_until(lambda: all(cpu_seconds(pid) > s + 1 for pid, s in zip(workers, steps)), "the workers do nothing")
+        os.kill(workers[1], number)
+        assert first.wait(SECONDS) == 7 and not socket.exists()
+        wait_until_gone(pids)
+        assert trainer.poll() is None
+        with served_on_two(socket) as second:
+            assert trainer.wait(SECONDS) == 0, (tmp_path / "output").read_text()
+            pids = descendants(second.pid)
+            second.terminate()
+            assert second.wait(SECONDS) == 128 + signal.SIGTERM
+    wait_until_gone(pids)
+    (native,), (served,) = ([*tmp_path.glob(f"runs/{name}-*")] for name in ("native", "served"))
+    file = "checkpoints/000003/tensors.safetensors"
+    assert (native / file).read_bytes() == (served / file).read_bytes()
+
+
+@contextmanager
+def served_on_two(socket: Path) -> Iterator["subprocess.Popen[str]"]:
+    """`groupwise serve` of an engine of two devices, which listens."""
+    words = ["serve", "calculator", "--engine", "Vllm", "--engine.tensor_parallel_size", "2", "--engine.deadline", "20",
+             "--engine.max_num_seqs", "64", "--engine-python", PYTHON, "--socket", str(socket)]  # fmt: skip
+    process = subprocess.Popen([*WORDS, *words], stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    try:
+        assert any(" is served at " in line for line in process.stdout)
+        yield process
+    finally:
+        process.terminate()
+        process.wait(SECONDS)
+        process.stdout.close()
+
+
+def cpu_seconds(pid: int) -> float:
+    """The seconds of CPU that a process has used."""
+    user, system = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[11:13]
+    return (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
 
 
 def test_without_keys_the_distribution_is_the_native_one_and_tokens_are_not() -> None:

@@ -30,6 +30,17 @@ def is_running(pid: int) -> bool:
     return state_of(Path(f"/proc/{pid}")) not in ("", "Z")
 
 
+def descendants(pid: int) -> list[int]:
+    """The processes that a process has started, and those that they have started."""
+    return [found for child in children(pid) for found in (child, *descendants(child))]
+
+
+def children(pid: int) -> list[int]:
+    """The processes that a process has started."""
+    files = Path(f"/proc/{pid}/task").glob("*/children")
+    return [int(child) for file in files for child in file.read_text().split()]
+
+
 def wait_until(condition: Callable[[], object], what: str) -> None:
     """Wait until a condition holds. AssertionError with `what` after `PATIENCE` seconds."""
     end = time.monotonic() + PATIENCE

@@ -4,6 +4,9 @@
 #   sbatch examples/cluster/slurm.sh
 # Without GPUs: two ranks, and an engine on each other node.
 #   sbatch --gpus-per-node=0 --ntasks-per-node=2 --cpus-per-task=1 examples/cluster/slurm.sh
+# Engines of vLLM, here of two GPUs each; the interpreter is that of vLLM's environment, on each of their nodes:
+#   ENGINE='{ kind = "Vllm", tensor_parallel_size = 2 }' ENGINES=4 ENGINE_PYTHON=.venv-vllm/bin/python \
+#     sbatch examples/cluster/slurm.sh
 # All nodes see this directory, with the recipe, the models and the runs, and have groupwise in their PATH.
 #SBATCH --job-name=groupwise
 #SBATCH --nodes=2
@@ -18,6 +21,8 @@ MODEL=${MODEL:-calculator} # the recipe's
 RECIPE=${RECIPE:-recipe.toml}
 RANKS=${RANKS:-$((GPUS > 0 ? GPUS : 2))} # a power of two
 ENGINES=${ENGINES:-$((GPUS > 0 ? GPUS : 1))} # of each other node
+ENGINE=${ENGINE:-Native} # or Vllm
+ENGINE_PYTHON=${ENGINE_PYTHON:-} # of the engine Vllm
 DTYPE=${DTYPE:-$([ "$GPUS" -gt 0 ] && echo bfloat16 || echo float32)}
 mapfile -t nodes < <(scontrol show hostnames "$SLURM_JOB_NODELIST")
 
@@ -30,8 +35,8 @@ declare -A steps
 for node in "${nodes[@]:1}"; do
   rm -f "engine-$node.log"
   srun --nodes=1 --ntasks=1 --nodelist="$node" --overlap \
-    groupwise serve "$MODEL" --replicas "$ENGINES" --dtype "$DTYPE" --listen 0.0.0.0:0 --secret-file secret --key key.pem \
-    > "engine-$node.log" 2>&1 &
+    groupwise serve "$MODEL" --engine "$ENGINE" --engine-python "$ENGINE_PYTHON" --replicas "$ENGINES" --dtype "$DTYPE" \
+    --listen 0.0.0.0:0 --secret-file secret --key key.pem > "engine-$node.log" 2>&1 &
   steps[$node]=$!
 done
 

@@ -133,13 +133,16 @@ def use_model(a: argparse.Namespace, overrides: list[tuple[str, str]]) -> int:
         case "serve":
             from groupwise.commands.serve_native import ServeOptions, serve
             from groupwise.commands.serve_vllm import serve_vllm
+            from groupwise.commands.served_engine import served_engine
+            from groupwise.engines import Vllm
 
-            options = options_of(ServeOptions, a)
+            options = options_of(ServeOptions, a, engine=served_engine(overrides))
             if options.replicas > 1:
                 from groupwise.commands.serve_replicas import serve_replicas
 
-                return serve_replicas(a.model, options, a.engine, a.engine_python)
-            return serve_vllm(a.model, options, a.engine_python) if a.engine == "Vllm" else serve(a.model, options)
+                return serve_replicas(a.model, options, overrides, a.engine_python)
+            is_vllm = isinstance(options.engine, Vllm)
+            return serve_vllm(a.model, options, a.engine_python) if is_vllm else serve(a.model, options)
         case "chat":
             from groupwise.commands.chat import chat
 

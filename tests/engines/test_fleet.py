@@ -49,6 +49,27 @@ async def honest(number: int) -> RemoteEngine:
     return await remote(blank(), name=f"replica {number}")
 
 
+@pytest.mark.parametrize(
+    ("settings", "way"),
+    [
+        ({"in_memory": True}, "in shared memory"),
+        ({}, "in a file"),
+        ({"addresses": ["run:1/one.sock"]}, "in a file"),
+        ({"addresses": ["one.sock", "[::1]:7000"]}, "in a file, to other hosts by TLS"),
+        ({"on_gpu": True}, "from the learner's GPU"),
+        (
+            {"on_gpu": True, "addresses": ["b:7000"]},
+            "from the learner's GPU, to other hosts by NCCL, which encrypts nothing",
+        ),
+    ],
+)
+def test_a_fleet_says_by_what_way_its_engines_load_weights(settings: dict[str, Any], way: str, tmp_path: Path) -> None:
+    probe = WeightsProbe(decoder(), without_end_token(), 1e-3)
+    exchange = WeightsFilesDirectory(tmp_path)
+    found = Fleet(honest, 3, exchange=exchange, probe=probe, max_num_seqs=8, restarts=0, **settings)
+    assert found.weights_way == f"engines load weights {way}"
+
+
 def test_a_fleet_gives_the_answers_of_one_engine(tmp_path: Path) -> None:
     model = decoder()
     asked: list[NativeEngine] = []

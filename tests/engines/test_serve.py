@@ -16,10 +16,11 @@ import pytest
 from groupwise.__main__ import main
 from groupwise.commands import serve_native as serving
 from groupwise.commands import serve_vllm as serving_vllm
+from groupwise.data import Generation
 from groupwise.engines import NativeEngine, RemoteEngine, Served, TlsAddress
 from groupwise.engines.remote.replica import ReplicaProgram, command
 from tests.engines.test_vllm_requests import PLACED
-from tests.processes import wait_until_gone
+from tests.processes import descendants, state_of, wait_until, wait_until_gone
 from tests.rollout.fakes import request
 
 SECONDS = 100.0
@@ -67,6 +68,33 @@ def test_a_signal_ends_an_engine_in_silence_and_removes_its_socket(tmp_path: Pat
         assert process.returncode == 128 + number and not [*tmp_path.iterdir()]
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux ends a process with its killed parent")
+@pytest.mark.slow
+def test_engines_go_on_while_the_command_of_all_is_stopped_and_end_when_it_is_killed(tmp_path: Path) -> None:
+    """`serve --replicas`, stopped by SIGSTOP: both engines answer, with equal samples. Then killed: none is left."""
+    with served(tmp_path, "--replicas", "2", "--socket", str(tmp_path / "one.sock")) as (process, _):
+        assert process.stdout is not None
+        assert " is served at " in process.stdout.readline()
+        pids = descendants(process.pid)
+        assert len(pids) == 2
+        process.send_signal(signal.SIGSTOP)
+        wait_until(lambda: state_of(Path(f"/proc/{process.pid}")) == "T", "the command was not stopped")
+        first, second = (asyncio.run(answer(tmp_path / f"one-{index}.sock")) for index in range(2))
+        assert first == second and first.tokens
+        process.kill()
+        process.wait(SECONDS)
+        wait_until_gone(pids)
+
+
+async def answer(address: Path) -> Generation:
+    """An engine's answer to a request."""
+    client = await RemoteEngine.connect(address, deadline=SECONDS)
+    try:
+        return await client.sample(request(0, context=(1, 2), limit=20))
+    finally:
+        client.close()
+
+
 def test_a_signal_removes_the_directory_of_weights_from_other_hosts(tmp_path: Path) -> None:
     with served(tmp_path, "--listen", "127.0.0.1:0") as (process, text):
         address = TlsAddress.parse(text)
@@ -89,7 +117,7 @@ def test_the_options_are_those_of_the_engine(tmp_path: Path, monkeypatch: pytest
 
     monkeypatch.setattr("groupwise.engines.native_settings.NativeEngine", Recorded)
     monkeypatch.setattr(serving, "serve_until_signal", ends)
-    options = ["--max-num-seqs", "7", "--kv-cache-tokens", "900", "--device", "cpu", "--seed", "3"]
+    options = ["--engine.max_num_seqs", "7", "--engine.kv_cache_tokens", "900", "--device", "cpu", "--seed", "3"]
     assert main(["serve", "calculator", "--socket", str(tmp_path / "s"), *options]) == 0
     assert built == [{"seed": 3, "experts": None, "max_num_seqs": 7, "kv_cache_tokens": 900, "device": "cpu"}]
     defaults = Served()
@@ -133,14 +161,19 @@ def test_vllm_listens_for_other_hosts_with_a_kept_key_and_the_file_of_the_secret
     (tmp_path / "secret").chmod(0o600)
     (tmp_path / "python").write_text('#!/bin/sh\necho "$8"\nexit 3\n')
     (tmp_path / "python").chmod(0o755)
-    words = ["--listen", "0.0.0.0:7000", "--secret-file", "secret", "--key", "key.pem", "--max-num-seqs", "9",
-             "--kv-cache-tokens", "640", "--device", "cpu", "--nccl", "--engine-python", "./python"]  # fmt: skip
+    words = ["--listen", "0.0.0.0:7000", "--secret-file", "secret", "--key", "key.pem", "--engine.max_num_seqs", "9",
+             "--engine.kv_cache_tokens", "640", "--engine.tensor_parallel_size", "2", "--engine.enforce_eager", "true",
+             "--engine.deadline", "9", "--engine.gpu_memory_utilization", "0.5",
+             "--device", "cpu", "--nccl", "--engine-python", "./python"]  # fmt: skip
     monkeypatch.setattr(serving, "device_of", lambda name: "cuda")
+    monkeypatch.setattr(serving_vllm, "gpu_count", lambda: 2)
     assert main(["serve", "calculator", "--engine", "Vllm", *words]) == 7
     output = capfd.readouterr()
     spec = json.loads(output.out)
     assert "exit code 3" in output.err
     assert (spec["listen"], spec["max_num_seqs"], spec["kv_cache_tokens"]) == ("0.0.0.0:7000", 9, 640)
+    assert (spec["tensor_parallel_size"], spec["enforce_eager"], spec["deadline"]) == (2, True, 9.0)
+    assert spec["gpu_memory_utilization"] == 0.5
     assert (spec["tls_key_file"], spec["secret_file"]) == (str(tmp_path / "key.pem"), str(tmp_path / "secret"))
     assert spec["model"] == "calculator" and spec["nccl"] and not spec["socket"]
 

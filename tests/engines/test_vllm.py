@@ -23,7 +23,7 @@ from groupwise.engines.remote import engine_slots, gpu_weights
 from groupwise.engines.remote.replica import Replica, ReplicaProgram, ReplicaSettings
 from groupwise.engines.vllm.vllm_python_environment import DEFAULT_PYTHON, child_environment
 from groupwise.models import Decoder, DecoderShape, Tokenizer, find_model, read_model, read_tokenizer
-from tests.processes import wait_until_gone
+from tests.processes import children, descendants, hasten, wait_until_gone
 
 pytestmark = [pytest.mark.vllm, pytest.mark.timeout(1200)]
 
@@ -240,7 +240,7 @@ def test_answers_are_equal_through_kill_9_and_nothing_is_left_behind(monkeypatch
     assert shared_memory() <= before
 
 
-def test_two_workers_share_each_layer_and_the_answers_are_equal_through_kill_9_of_one(
+def test_two_workers_share_each_layer_and_the_answers_are_equal_through_kill_9_and_sigstop_of_one(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Equal texts on 64 prompts, before and after a load. The sampler runs in both workers, with the same keys.
@@ -266,14 +266,18 @@ def test_two_workers_share_each_layer_and_the_answers_are_equal_through_kill_9_o
             equal(found := await answers(fleet, asked), await answers(native, asked))
             scores = [await exact.score(request.context, x.tokens) for request, x in zip(asked, found)]
             assert max(abs(a - b) for x, row in zip(found, scores) for a, b in zip(x.logp, row)) < ROUNDING_OF_ONE
-        (replica,) = fleet.replicas
-        assert isinstance(replica, Replica)
-        pids.extend([replica.process.pid, *descendants(replica.process.pid)])
-        workers = [pid for pid in pids if "Worker" in Path(f"/proc/{pid}/cmdline").read_text()]
-        assert len(workers) == 2
-        tasks = await started(fleet, requests(tokenizer))
-        os.kill(workers[1], signal.SIGKILL)
-        equal(await asyncio.gather(*tasks), await answers(native, requests(tokenizer)))
+        for number in (signal.SIGKILL, signal.SIGSTOP):
+            (replica,) = fleet.replicas
+            assert isinstance(replica, Replica) and replica.process.pid not in pids
+            processes = [replica.process.pid, *descendants(replica.process.pid)]
+            pids.extend(processes)
+            workers = [pid for pid in processes if "Worker" in Path(f"/proc/{pid}/cmdline").read_text()]
+            assert len(workers) == 2
+            tasks = await started(fleet, requests(tokenizer))
+            os.kill(workers[1], number)
+            if number == signal.SIGSTOP:
+                hasten(replica, 10.0)
+            equal(await asyncio.gather(*tasks), await answers(native, requests(tokenizer)))
         (replica,) = fleet.replicas
         assert isinstance(replica, Replica) and replica.process.pid not in pids
         pids.extend([replica.process.pid, *descendants(replica.process.pid)])
@@ -355,19 +359,9 @@ def test_a_worker_takes_its_part_of_a_mapped_file_and_reads_nothing_else(
     assert max(one["read"], two["read"]) < sum(one["sizes"].values()), "a quarter of the file: it is mapped"
 
 
-def descendants(pid: int) -> list[int]:
-    """The processes that a process has started, and those that they have started."""
-    return [found for child in children(pid) for found in (child, *descendants(child))]
-
-
 def shared_memory() -> set[Path]:
     """The shared memory and semaphores of Python's processes. vLLM has no others."""
     return {path for pattern in ("psm_*", "sem.mp-*") for path in Path("/dev/shm").glob(pattern)}
-
-
-def children(pid: int) -> list[int]:
-    files = Path(f"/proc/{pid}/task").glob("*/children")
-    return [int(child) for file in files for child in file.read_text().split()]
 
 
 def engine_core(pids: list[int]) -> int:
@@ -401,7 +395,7 @@ def test_an_engine_for_other_hosts_gives_the_bytes_of_the_native_run(tmp_path: P
     words = [sys.executable, "-m", "groupwise"]
     serve = [
         "serve", "calculator", "--engine", "Vllm", "--engine-python", PYTHON, "--listen", "127.0.0.1:0",
-        "--max-num-seqs", "64",
+        "--engine.max_num_seqs", "64",
     ]  # fmt: skip
     process = subprocess.Popen(
         [*words, *serve], env={**environment, "TMPDIR": str(places)}, stdout=subprocess.PIPE, text=True

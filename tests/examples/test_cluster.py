@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shlex
 import subprocess
 import sys
 from contextlib import nullcontext
@@ -14,12 +15,13 @@ import pytest
 from groupwise.checks.check_machine import check_batch_invariance, check_machine
 from groupwise.cluster.check_launch import check_launch
 from groupwise.commands.parsing import options_of, parse, parser
+from groupwise.commands.served_engine import served_engine
 from groupwise.config.model_dependent_defaults import starting_point
 from groupwise.config.recipe import Recipe
 from groupwise.config.recipe_toml import read_recipe
 from groupwise.config.user_code import Permissions, UserCode
 from groupwise.core import raise_all
-from groupwise.engines import Served, TlsAddress
+from groupwise.engines import Native, Served, TlsAddress, Vllm
 from tests.pretended_gpu import pretended_gpu
 
 yaml = pytest.importorskip("yaml")
@@ -94,9 +96,10 @@ def test_the_batch_script_starts_a_rank_and_an_engine_for_each_gpu(hardware: str
     assert set(seen) == {"serve-node-2-0", "serve-node-3-0", *(f"train-node-1-{rank}" for rank in range(ranks))}
     table, options = parser()
     for node in (2, 3):
-        served, _ = parse(table, options, seen[f"serve-node-{node}-0"][0])
+        served, words = parse(table, options, seen[f"serve-node-{node}-0"][0])
         assert (served.model, served.replicas, served.dtype) == ("calculator", engines, dtype)
         assert served.listen == "0.0.0.0:0" and served.tls_key_file and served.secret_file
+        assert served_engine(words) == Native() and not served.engine_python
     assert (tmp_path / "secret").stat().st_mode & 0o777 == 0o600
     for rank in range(ranks):
         words, task = seen[f"train-node-1-{rank}"]
@@ -104,6 +107,28 @@ def test_the_batch_script_starts_a_rank_and_an_engine_for_each_gpu(hardware: str
         assert (recipe.cluster.launch, recipe.cluster.ranks, recipe.machine.dtype) == ("external", ranks, dtype)
         assert isinstance(recipe.engine, Served) and len(recipe.engine.addresses) == 2 * engines
         assert task == {"RANK": f"{rank}", "LOCAL_RANK": f"{rank}", "WORLD_SIZE": f"{ranks}", "MASTER_ADDR": "10.0.0.1"}
+
+
+VLLM = {"ENGINE": '{ kind = "Vllm", tensor_parallel_size = 2 }', "ENGINE_PYTHON": "/opt/vllm/bin/python"}
+
+
+def test_the_batch_script_starts_engines_of_vllm(tmp_path: Path) -> None:
+    """Its variables, as in its head."""
+    head = re.sub(r"\\\n#\s*", "", (CLUSTER / "slurm.sh").read_text())
+    (line,) = (line for line in head.splitlines() if line.startswith("#   ENGINE="))
+    given = dict(word.split("=", 1) for word in shlex.split(line.removeprefix("#")) if "=" in word)
+    assert given == VLLM | {"ENGINES": "4", "ENGINE_PYTHON": ".venv-vllm/bin/python"}
+    variables = programs(tmp_path / "bin") | {"SLURM_JOB_NODELIST": "node-[1-3]", "SLURM_GPUS_ON_NODE": "8"} | given
+    done = subprocess.run(["bash", CLUSTER / "slurm.sh"], cwd=tmp_path, env=variables, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    table, options = parser()
+    for node in (2, 3):
+        words, _ = json.loads((tmp_path / "bin" / f"serve-node-{node}-0.json").read_text())
+        served, overrides = parse(table, options, words)
+        assert served_engine(overrides) == Vllm(tensor_parallel_size=2)
+        assert (served.replicas, served.engine_python) == (4, given["ENGINE_PYTHON"])
+    recipe = recipe_of(json.loads((tmp_path / "bin" / "train-node-1-0.json").read_text())[0], gpus=8)
+    assert isinstance(recipe.engine, Served) and len(recipe.engine.addresses) == 2 * 4
 
 
 def test_the_batch_script_ends_when_the_engines_of_a_node_do(tmp_path: Path) -> None:
@@ -170,7 +195,13 @@ def test_the_manifest_starts_an_engine_for_each_gpu_and_a_learner_that_knows_the
     gpus = {name: each["resources"].get("limits", {}).get("nvidia.com/gpu", 0) for name, each in containers.items()}
     assert gpus == ({"engine": 1, "learner": 8} if hardware == "GPUs" else {"engine": 0, "learner": 0})
     table, options = parser()
-    served, _ = parse(table, options, containers["engine"]["command"][1:])
+    given = {each["name"]: each["value"] for each in containers["engine"]["env"] if "value" in each}
+    for values, engine in ((given, Native()), (VLLM, Vllm(tensor_parallel_size=2))):
+        command = containers["engine"]["command"]
+        for name, value in values.items():
+            command = [word.replace(f"$({name})", value) for word in command]  # as Kubernetes does
+        served, words = parse(table, options, command[1:])
+        assert served_engine(words) == engine and served.engine_python == values["ENGINE_PYTHON"]
     assert served.listen.startswith("0.0.0.0:") and served.dtype == ("bfloat16" if gpus["engine"] else "float32")
     plain = {each["name"]: each["value"] for each in containers["learner"]["env"] if "value" in each}
     variables = programs(tmp_path / "bin") | plain | {"FINGERPRINT": FINGERPRINT}

@@ -3,7 +3,7 @@
 import json
 import re
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -21,13 +21,14 @@ from groupwise.checks.check_machine import (
     check_sharding,
 )
 from groupwise.commands.parsing import parse, parser
+from groupwise.commands.served_engine import served_engine
 from groupwise.config.model_dependent_defaults import starting_point
 from groupwise.config.recipe import Recipe
 from groupwise.config.recipe_toml import read_recipe
 from groupwise.config.resolve_devices import resolved
 from groupwise.config.user_code import UserCode
 from groupwise.core import Usage, raise_all
-from groupwise.engines import Native, Served, Vllm
+from groupwise.engines import EngineAccess, Native, Served, Vllm
 from groupwise.engines.remote.replica_devices import gpu_count, gpu_indices, rank_devices
 from groupwise.engines.remote.served_settings import EngineRequirements
 from groupwise.models import DecoderShape, find_model
@@ -37,7 +38,7 @@ from groupwise.planning.gpu_cards import named_machines
 from groupwise.planning.machines import on_machines
 from groupwise.planning.read_model_shape import planned_shape
 from groupwise.planning.run_processes import check_memory
-from groupwise.planning.split_settings import ADDRESSES, other_hosts_commands, split_settings
+from groupwise.planning.split_settings import ADDRESSES, other_hosts_commands, split_settings, takes_nccl
 from tests.pretended_gpu import MEMORY, pretended_gpu
 
 RECIPES: dict[str, list[Change]] = {
@@ -121,16 +122,32 @@ def addresses(count: int) -> str:
     return str([f"b:{7000 + index}#sha256={'0' * 64}" for index in range(count)])
 
 
+def engine_devices(engine: Native) -> int:
+    """The number of devices of each engine."""
+    return engine.tensor_parallel_size if isinstance(engine, Vllm) else 1
+
+
+def with_wider_engines(
+    recipe: Recipe, shape: DecoderShape, found: Iterable[tuple[DevicePlacement, int]]
+) -> Iterator[tuple[DevicePlacement, int]]:
+    """These splits, and the same with engines of two devices where they are not refused, as for a larger model."""
+    for placement, lag in found:
+        yield placement, lag
+        wide = replace(placement, tensor_parallel=2)
+        if not (placement.generator_devices % 2 or obstacle(wide, recipe, shape)):
+            yield wide, lag
+
+
 @pytest.mark.parametrize("name", RECIPES)
 def test_each_split_of_several_hosts_is_accepted_and_uses_every_device(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     planned = read(name)
     shape, table = planned_shape(find_model(planned.model)), parser()
-    labels = set()
+    labels, wide = set(), set()
     for hosts, count in HOSTS:
         with pretended_gpu(count=count):
-            for placement, lag in splits(planned, shape, count, hosts):
+            for placement, lag in with_wider_engines(planned, shape, splits(planned, shape, count, hosts)):
                 far, ranks = placement.engines - placement.local_engines, placement.learner_devices
                 settings = dict(split_settings(planned, placement, lag))
                 assert settings["engine.addresses"] == ADDRESSES
@@ -140,11 +157,20 @@ def test_each_split_of_several_hosts_is_accepted_and_uses_every_device(
                 refuse(recipe, shape)
                 assert recipe.cluster.max_staleness == lag and not split_settings(recipe, placement, lag)
                 commands = [*other_hosts_commands(planned, placement).values()]
-                served, _ = parse(*table, shlex.split(commands.pop(0))[1:])
-                assert (served.replicas, served.engine == "Vllm") == (count, name == "vLLM")
+                served, words = parse(*table, shlex.split(commands.pop(0))[1:])
+                engine = served_engine(words)
+                assert served.replicas * engine_devices(engine) == count and isinstance(planned.engine, Native)
+                assert isinstance(engine, Vllm) == isinstance(planned.engine, Vllm)
                 assert (served.device, served.dtype) == ("cuda", "bfloat16")
-                assert isinstance(planned.engine, Native) and served.max_num_seqs == planned.engine.max_num_seqs
+                for setting in {*engine.served_settings} - {"tensor_parallel_size"}:
+                    assert getattr(engine, setting) == getattr(planned.engine, setting)
+                assert engine_devices(engine) == placement.tensor_parallel
                 assert far == served.replicas * placement.engine_hosts
+                target = EngineRequirements(dtype="bfloat16", device="cuda", gathers_layers=ranks > 1)
+                access = EngineAccess(hosts=("b",), nccl_hosts=("b",))
+                by_file = not isinstance(recipe.engine, Served) or bool(recipe.engine.reason_for_file(access, target))
+                assert takes_nccl(planned, placement) != by_file
+                wide.add((placement.tensor_parallel, by_file))
                 if recipe.cluster.launch == "local":
                     learners, engines = devices(recipe)
                     assert sorted([*learners, *engines]) == [*range(count)] and not commands
@@ -155,11 +181,12 @@ def test_each_split_of_several_hosts_is_accepted_and_uses_every_device(
                     nodes, each = (int(re.findall(rf"{word} (\d+)", torchrun)[0]) for word in ("nnodes", "node"))
                     assert each <= count and nodes * each == ranks
                     on_learner_hosts = ranks
-                assert on_learner_hosts + far == hosts * count
+                assert on_learner_hosts + far * placement.tensor_parallel == hosts * count
                 labels.add(placement.label)
     refused = {"stored answers as drafts", "an adapter", "a base in 4 bits"}
     assert name in refused or labels >= {"1 generate, 1 learn", "8 generate, 8 learn", "8 generate, 16 learn"}, labels
     assert bool(labels) == (name not in refused)
+    assert wide == ({(1, False), (1, True), (2, True)} if name == "vLLM" else {(1, True)} if labels else {*()})
 
 
 def test_a_mixture_of_experts_is_planned_on_one_device() -> None:

@@ -11,6 +11,7 @@ from groupwise.checks.check_inputs import check_inputs
 from groupwise.checks.check_machine import attention_note, check_machine
 from groupwise.cluster.local import LocalProcesses
 from groupwise.config.recipe import Cluster, Machine, Recipe
+from groupwise.config.recipe_toml import read_recipe
 from groupwise.config.resolve_devices import resolved
 from groupwise.config.user_code import UserCode
 from groupwise.core import Usage
@@ -102,3 +103,11 @@ def test_the_memory_of_a_gpu_is_that_of_the_processes_on_it() -> None:
     on_cpu = replace(recipe, machine=Machine(device="cpu"))
     for other in (on_cpu, recipe):  # without GPUs, the checks of the machine report it
         assert list(sharing(other, processes)) == ["rank 0", "rank 1", "engine 0", "engine 1"]
+
+
+def test_shards_of_one_rank_are_noted() -> None:
+    """Not refused: `--ranks 1` continues a sharded run."""
+    text = "cluster.shard = 'full'\nengine.kind = 'Served'\ncluster.ranks = "
+    recipes = [read_recipe(f"{text}{ranks}\nmethod = 'grpo'") for ranks in (1, 2)]
+    notes = [check_machine(recipe, UserCode(), train=True).notes for recipe in recipes]
+    assert [any("it has no effect" in line for line in each) for each in notes] == [True, False]

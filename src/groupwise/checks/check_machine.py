@@ -46,6 +46,8 @@ def check_machine(recipe: Recipe, use: UserCode, *, train: bool) -> CheckResult:
     if (cores := os.cpu_count() or 1) < (threads := recipe.machine.threads * recipe.cluster.ranks):
         what = "machine.threads is" if recipe.cluster.ranks == 1 else "machine.threads of all ranks are"
         notes.append(f"  warning: {what} {threads}, and this machine has {cores} cores: slower")
+    if recipe.cluster.shard == "full" and recipe.cluster.ranks == 1:
+        notes.append("  note: cluster.shard is full, and one rank holds all weights: it has no effect")
     for name in recipe.trackers:
         if ":" in name:
             try:

@@ -55,7 +55,7 @@ def words_of(command: str, parser: ArgumentParser) -> list[str]:
     """The words that a shell may suggest after a command: its options, recipe fields, and names of methods."""
     words = list(dict.fromkeys(re.findall(r"(?<![\w-])--?[a-z][\w-]*", parser.format_usage())))
     if command in FIELDS:
-        names = (*recipe_fields(), *SECOND_NAMES)
+        names = ["engine"] if command == "serve" else [*recipe_fields(), *SECOND_NAMES]
         words += [name if command == "help" else f"--{name}" for name in names]
     return words + list(method_files()) * (command in METHODS) + list(SHELLS) * (command == "completion")
 

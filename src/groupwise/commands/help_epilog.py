@@ -83,6 +83,10 @@ groupwise train --engine-host host --engine-secret secret --engine \\
 one engine on each of eight GPUs, at the ports 7000 to 7007:
 groupwise serve calculator --replicas 8 --listen 0.0.0.0:7000 \\
   --secret-file secret --key key.pem
+
+the engine has the fields of a recipe: vLLM on two GPUs
+groupwise serve calculator --engine Vllm --engine.tensor_parallel_size 2 \\
+  --engine-python .venv-vllm/bin/python --socket engine.sock
 """,
     "report": """\
 groupwise report runs/calculator
@@ -173,13 +177,18 @@ FIELDS = """\
 --max_tokens are second names of --task, --verifier and --sampling.max_tokens.
 groupwise help lists all fields; groupwise help FIELD explains one.
 """
+ENGINE_FIELDS = """\
+--engine.field value sets a field of the recipe. groupwise help engine and
+groupwise help Vllm explain them.
+"""
 
 
 def below_options(command: str, *, fields: bool) -> str:
     """The examples of a command, and for a command that takes `fields` a note on them; for `train` their table, too."""
     parts = [f"examples:\n{textwrap.indent(EXAMPLES[command], '  ')}"]
     if fields:
-        parts.append(FIELDS + (fields_table(width()) if command == "train" else ""))
+        note = ENGINE_FIELDS if command == "serve" else FIELDS
+        parts.append(note + (fields_table(width()) if command == "train" else ""))
     return "\n".join(parts)
 
 

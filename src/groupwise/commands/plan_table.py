@@ -14,7 +14,7 @@ from groupwise.planning.machines import PlannedMachines
 from groupwise.planning.pipeline_memory import pipeline_plan_line
 from groupwise.planning.plan import RunPlan
 from groupwise.planning.process_memory import GIB, ProcessMemoryPrediction, advice
-from groupwise.planning.split_settings import ADDRESSES, other_hosts_commands, split_settings
+from groupwise.planning.split_settings import ADDRESSES, other_hosts_commands, split_settings, takes_nccl
 
 COLUMNS: Mapping[str, tuple[str, ...]] = {
     "weights": ("weights",),
@@ -240,6 +240,9 @@ def best_lines(planned: RunPlan) -> list[str]:
     after = [f"equal runs may differ: {cause}"] if cause else []
     if trial_commands(planned, best):
         after.append("docs/two-hosts.md explains HOST, secret and $addresses")
+    if any(takes_nccl(planned.recipe, trial.placement) for trial in (best, pinned)):
+        by_nccl = "groupwise serve --nccl, and --engine-nccl HOST for the run, send weights by NCCL"
+        after.append(f"on a network that is yours alone: {by_nccl}, which encrypts nothing")
     if best == pinned:
         claim = "" if cause else ", so runs are reproducible"
         return [f"best: {described(best)}; each sample has one version{claim}", *settings_lines(planned, best), *after]

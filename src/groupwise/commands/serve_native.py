@@ -26,12 +26,13 @@ from groupwise.models import find_model, read_model, read_tokenizer
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServeOptions:
-    """The options of `groupwise serve`: where an engine listens, and the settings of the recipes that use it.
+    """The options of `groupwise serve`: the engine, where it listens, and what it shares with the recipes that use it.
 
     It listens on the Unix socket `socket`, or on `listen`, HOST:PORT, for other hosts that know the secret. With `nccl`
     an engine of vLLM also takes their weights by NCCL.
     """
 
+    engine: Native
     socket: str
     listen: str
     secret_file: str
@@ -41,8 +42,6 @@ class ServeOptions:
     device: str
     seed: int
     threads: int
-    max_num_seqs: int
-    kv_cache_tokens: int
     replicas: int
 
     def check(self) -> None:
@@ -68,9 +67,7 @@ def serve(model: str, options: ServeOptions) -> int:
     tokenizer = read_tokenizer(directory)
     exchange = WeightsFilesDirectory(Path(tempfile.gettempdir()), HERE) if options.listen else None
     server = EngineServer(
-        Native(max_num_seqs=options.max_num_seqs, kv_cache_tokens=options.kv_cache_tokens).build(
-            decoder, tokenizer, seed=seed, experts=None
-        ),
+        options.engine.build(decoder, tokenizer, seed=seed, experts=None),
         EngineIdentity.of(decoder, tokenizer, seed=seed), vocabulary=decoder.shape.vocabulary_size,
         largest=most_file_bytes(decoder), 
         uploads=IncomingWeightsStore(exchange, most_file_bytes(decoder)) if exchange else None,

@@ -1,4 +1,4 @@
-"""`groupwise serve --replicas N`: N engines in separate processes, one per GPU. Ctrl-C ends all of them."""
+"""`groupwise serve --replicas N`: N engines in separate processes, each on its own GPUs. Ctrl-C ends all of them."""
 
 import asyncio
 import os
@@ -11,20 +11,21 @@ from groupwise.commands.serve_native import ServeOptions
 from groupwise.commands.serve_vllm import hold
 from groupwise.config.resolve_devices import device_of
 from groupwise.core import WorkerLost
-from groupwise.engines import serve_until_signal
-from groupwise.engines.remote.replica_devices import gpu_count, rank_devices, visible_device
+from groupwise.engines import Vllm, serve_until_signal
+from groupwise.engines.remote.replica_devices import gpu_count, served_devices, visible_device
 from groupwise.engines.remote.tls import EngineTlsKey
 from groupwise.sandbox.die_with_parent import bound_command
 
 
-def serve_replicas(model: str, options: ServeOptions, engine: str, python: str) -> int:
+def serve_replicas(model: str, options: ServeOptions, engine: Sequence[tuple[str, str]], python: str) -> int:
     """Serve N engines until a signal ends them, or all have ended; returns the exit code.
 
-    The first has `--device`, the others the next GPUs. `Usage` for more engines than GPUs. An engine that ends by
-    itself is named, and the others go on.
+    `engine` are the words for it of the command line. The first engine has `--device`, or it and the next ones, and the
+    others the next GPUs. `Usage` for more than there are. An engine that ends by itself is named, and the others go on.
     """
     options.check()
-    devices = rank_devices(options.replicas, device_of(options.device), gpu_count(), what="--replicas")
+    size = options.engine.tensor_parallel_size if isinstance(options.engine, Vllm) else 1
+    devices = served_devices(options.replicas, device_of(options.device), gpu_count(), size=size)
     if options.tls_key_file:
         EngineTlsKey.kept(Path(options.tls_key_file))  # made once, before all of them look for it
     engines = [one_of(options, index, device) for index, device in enumerate(devices)]
@@ -35,7 +36,7 @@ def serve_replicas(model: str, options: ServeOptions, engine: str, python: str) 
 
 
 def one_of(options: ServeOptions, index: int, device: str) -> ServeOptions:
-    """The options of one engine: it sees its GPU alone, and listens at the next port, or at `NAME-INDEX.sock`.
+    """The options of one engine: it sees its GPUs alone, and listens at the next port, or at `NAME-INDEX.sock`.
 
     Port 0 is a free one for each.
     """
@@ -46,14 +47,14 @@ def one_of(options: ServeOptions, index: int, device: str) -> ServeOptions:
     return replace(options, replicas=1, device=device.partition(":")[0], listen=listen, socket=socket)
 
 
-def serve_words(model: str, options: ServeOptions, engine: str, python: str) -> list[str]:
+def serve_words(model: str, options: ServeOptions, engine: Sequence[tuple[str, str]], python: str) -> list[str]:
     """The arguments of Python for `groupwise serve` with these options."""
     words = {
         "--socket": options.socket, "--listen": options.listen, "--secret-file": options.secret_file,
         "--key": options.tls_key_file, "--dtype": options.dtype, "--device": options.device, "--seed": options.seed,
-        "--threads": options.threads, "--max-num-seqs": options.max_num_seqs,
-        "--kv-cache-tokens": options.kv_cache_tokens, "--engine": engine, "--engine-python": python,
+        "--threads": options.threads, "--engine-python": python,
     }  # fmt: skip
+    words |= {f"--{path}": value for path, value in engine}
     flags = [f"{name}={value}" for name, value in words.items() if value != ""]
     flags += ["--nccl"] * options.nccl
     return ["-P", "-m", "groupwise", "serve", *flags, "--", model]

@@ -1,8 +1,8 @@
 """Settings of the native engine, which runs in the trainer's process."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, fields
+from typing import Any, ClassVar, Literal
 
 from groupwise.core import Usage
 from groupwise.data import Engine, EngineSettings
@@ -40,6 +40,9 @@ class Native(EngineSettings):
     batch_invariant: bool = True
     max_logprob_diff: float | Literal["by_dtype"] = "by_dtype"
 
+    served_settings: ClassVar[tuple[str, ...]] = ("max_num_seqs", "kv_cache_tokens", "batch_invariant")
+    """The settings of the engine itself, which `groupwise serve` reads. The others are the run's."""
+
     def __post_init__(self) -> None:
         bounds = {"max_num_seqs": 1, "kv_cache_tokens": 1} | (
             {"max_logprob_diff": 0} if self.max_logprob_diff != "by_dtype" else {}
@@ -47,6 +50,11 @@ class Native(EngineSettings):
         for name, bound in bounds.items():
             if not getattr(self, name) >= bound:
                 raise ValueError(f"{name} is {getattr(self, name)}\ntake at least {bound}")
+
+    @property
+    def changed_settings(self) -> dict[str, Any]:
+        """The settings that are not the defaults of its kind, by name."""
+        return {f.name: value for f in fields(self) if (value := getattr(self, f.name)) != f.default}
 
     def build(self, model: Model, tokenizer: Tokenizer, *, seed: int, experts: MixtureOfExpertsSizes | None) -> Engine:
         """The engine over the learner's model. If `experts` is given, it records the expert choices (routes) of all

@@ -244,6 +244,7 @@ def assembled(
     if isinstance(engine, Fleet):
         engine.notify = progress.notify
         engine.keep_logs(layout.logs)
+        progress.notify(engine.weights_way)
     if objects.rollout_setting.agent_runner is not None:
         objects.rollout_setting.agent_runner.output_directory = layout.agents
     guards = objects.new_guards()

@@ -1,14 +1,19 @@
 """The settings of a recipe and the commands with which a run starts a split of the devices of one or several hosts."""
 
 import shlex
+from dataclasses import replace
 
 from groupwise.config.recipe import Machine, Recipe
-from groupwise.engines import Native, Served, Vllm
+from groupwise.engines import EngineAccess, Native, Served, Vllm
+from groupwise.engines.remote.served_settings import EngineRequirements
 from groupwise.planning.device_splits import DevicePlacement
 from groupwise.planning.fit_in_memory import Change
 
 ADDRESSES = "[$addresses]"
 """The value of `engine.addresses`: the shell's variable has those that the engines of other hosts print."""
+
+FAR = f"HOST:7000#sha256={'0' * 64}"
+"""The form of such an address."""
 
 
 def split_settings(recipe: Recipe, placement: DevicePlacement, max_staleness: int) -> list[Change]:
@@ -53,7 +58,7 @@ def other_hosts_commands(recipe: Recipe, placement: DevicePlacement) -> dict[str
     commands, hosts = {}, placement.learner_hosts
     if placement.host_count > 1:
         where = "the other host" if placement.engine_hosts == 1 else f"each of {placement.engine_hosts} other hosts"
-        commands[f"engines on {where}"] = shlex.join(serve_words(recipe, placement.host_devices))
+        commands[f"engines on {where}"] = shlex.join(serve_words(recipe, placement))
     if hosts > 1:
         commands[f"ranks on each of {hosts} hosts"] = (
             f"torchrun --nnodes {hosts} --nproc-per-node {placement.host_devices} "
@@ -62,18 +67,33 @@ def other_hosts_commands(recipe: Recipe, placement: DevicePlacement) -> dict[str
     return commands
 
 
-def serve_words(recipe: Recipe, replicas: int) -> list[str]:
-    """The command that starts the engines of another host, one on each of its devices, with the recipe's settings."""
-    machine, native = recipe.machine, Native()
-    engine = recipe.engine if isinstance(recipe.engine, Native) else native
-    vllm = ["--engine", "Vllm", "--engine-python", "PYTHON"] if isinstance(engine, Vllm) else []
-    words = {"--replicas": replicas, "--device": machine.device, "--dtype": machine.dtype}
-    settings = {
-        "--seed": (recipe.seed, 0),
-        "--threads": (machine.threads, Machine().threads),
-        "--max-num-seqs": (engine.max_num_seqs, native.max_num_seqs),
-        "--kv-cache-tokens": (engine.kv_cache_tokens, native.kv_cache_tokens),
-    }
+def takes_nccl(recipe: Recipe, placement: DevicePlacement) -> bool:
+    """Whether the engines of other hosts can get weights by NCCL, in place of a file over TLS."""
+    if placement.host_count == 1 or not isinstance(recipe.engine, Vllm) or recipe.machine.quantization:
+        return False
+    engine = replace(
+        recipe.engine, replicas=placement.local_engines, addresses=(FAR,), placement="separate", devices=(),
+        tensor_parallel_size=placement.tensor_parallel,
+    )  # fmt: skip
+    machine = recipe.machine
+    target = EngineRequirements(
+        dtype=machine.dtype, device=machine.device, gathers_layers=placement.learner_devices > 1
+    )
+    return not engine.reason_for_file(EngineAccess(hosts=("HOST",), nccl_hosts=("HOST",)), target)
+
+
+def serve_words(recipe: Recipe, placement: DevicePlacement) -> list[str]:
+    """The command that starts the engines of another host, on all of its devices, with the recipe's settings."""
+    machine, split = recipe.machine, placement.tensor_parallel
+    engine = recipe.engine if isinstance(recipe.engine, Native) else Native()
+    vllm = []
+    if isinstance(engine, Vllm):
+        vllm = ["--engine", "Vllm", "--engine-python", "PYTHON"]
+        engine = replace(engine, tensor_parallel_size=split)
+    fields = {name: value for name, value in engine.changed_settings.items() if name in engine.served_settings}
+    words = {"--replicas": placement.host_devices // split, "--device": machine.device, "--dtype": machine.dtype}
+    settings = {"--seed": (recipe.seed, 0), "--threads": (machine.threads, Machine().threads)}
     words |= {name: value for name, (value, given) in settings.items() if value != given}
+    words |= {f"--engine.{name}": str(value).lower() for name, value in fields.items()}
     words |= {"--listen": "0.0.0.0:7000", "--secret-file": "secret", "--key": "key.pem"}
     return ["groupwise", "serve", recipe.model, *vllm, *(word for item in words.items() for word in map(str, item))]

@@ -47,8 +47,8 @@ def hosts_obstacle(recipe: Recipe, *, hosts: int, host_devices: int, learners: i
         return ""
     if together:
         return "engines that free their memory for the learner are on its host"
-    if split > 1:
-        return "engines of several devices are on the learner's host"
+    if host_devices % split:
+        return f"engines of {split} devices do not fill hosts of {host_devices} devices"
     if learners > host_devices and learners % host_devices:
         return f"{learners} ranks do not fill hosts of {host_devices} devices"
     if recipe.lora is not None and not isinstance(recipe.engine, Vllm):

@@ -88,6 +88,16 @@ class Fleet:
         self._exchange.engine_log_directory = folder
 
     @property
+    def weights_way(self) -> str:
+        """A line with the way by which weights travel to the engines."""
+        far = any(address.rpartition(":")[2].isdecimal() for address in self._addresses)  # or a socket of this host
+        if self._on_gpu:
+            way = "from the learner's GPU" + (", to other hosts by NCCL, which encrypts nothing" if far else "")
+        else:
+            way = "in shared memory" if self._in_memory else "in a file" + (", to other hosts by TLS" if far else "")
+        return f"engines load weights {way}"
+
+    @property
     def replicas(self) -> Sequence[RemoteEngine]:
         """The replicas that are connected now."""
         return [slot.replica for slot in self._slots if slot.replica and not slot.replica.cause]

@@ -14,10 +14,10 @@ from groupwise.engines.remote.replica import ReplicaProgram
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 
 
-def rank_devices(ranks: int, first: str, count: int, what: str = "cluster.ranks") -> tuple[str, ...]:
+def rank_devices(ranks: int, first: str, count: int) -> tuple[str, ...]:
     """The device of each rank on a host with `count` GPUs: `first` for rank 0, and the next ones.
 
-    `Usage` for more ranks than GPUs; `what` is the setting with their number.
+    `Usage` for more ranks than GPUs.
 
     >>> rank_devices(3, "cuda:2", 4), rank_devices(2, "cpu", 0)
     (('cuda:2', 'cuda:3', 'cuda:0'), ('cpu', 'cpu'))
@@ -25,7 +25,7 @@ def rank_devices(ranks: int, first: str, count: int, what: str = "cluster.ranks"
     if not first.startswith("cuda"):
         return (first,) * ranks
     if ranks > max(count, 1):
-        what = f"{what} is {ranks}, and this host has {counted(count, 'GPU')}: each process needs its own"
+        what = f"cluster.ranks is {ranks}, and this host has {counted(count, 'GPU')}: each process needs its own"
         raise Usage(what, fix="lower it, or use several hosts: cluster.launch external")
     return tuple(f"cuda:{(gpu_index(first) + rank) % max(count, 1)}" for rank in range(ranks))
 
@@ -55,6 +55,23 @@ def replica_devices(
         evidence = f"each engine needs {counted(size, 'separate GPU')}; the learner is on {device_name(learners)}"
         raise Usage(what, evidence=evidence, fix=f"use --engine.replicas {len(free) // size or 1}")
     return tuple(device_name(free[first : first + size]) for first in range(0, replicas * size, size))
+
+
+def served_devices(engines: int, first: str, count: int, *, size: int) -> tuple[str, ...]:
+    """The device of each engine of `groupwise serve`, of `size` GPUs each: `first` and the next ones.
+
+    `Usage` for more GPUs than this host has.
+
+    >>> served_devices(2, "cuda:2", 6, size=2), served_devices(2, "cpu", 0, size=2)
+    (('cuda:2,3', 'cuda:4,5'), ('cpu', 'cpu'))
+    """
+    if not first.startswith("cuda"):
+        return (first,) * engines
+    if engines * size > max(count, 1):
+        what = f"{counted(engines, 'engine')} of {counted(size, 'GPU')}, and this host has {counted(count, 'GPU')}"
+        raise Usage(what, fix="lower --replicas, or the engine's tensor_parallel_size")
+    gpus = [gpu_index(name) for name in rank_devices(engines * size, first, count)]
+    return tuple(device_name(gpus[start : start + size]) for start in range(0, len(gpus), size))
 
 
 def check_device_names(devices: Sequence[str], replicas: int, size: int = 1) -> None:

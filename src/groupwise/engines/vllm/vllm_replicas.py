@@ -53,6 +53,10 @@ class Vllm(Served):
     batch_invariant: bool = False
     tensor_parallel_size: int = 1
 
+    served_settings: ClassVar[tuple[str, ...]] = (
+        "max_num_seqs", "kv_cache_tokens", "deadline", "keyed_randomness", "gpu_memory_utilization", "enforce_eager",
+        "batch_invariant", "tensor_parallel_size",
+    )  # fmt: skip
     loads_adapters: ClassVar[bool] = False
     takes_quantized_base: ClassVar[bool] = True
     maps_memory: ClassVar[bool] = False
@@ -97,17 +101,20 @@ class Vllm(Served):
         """The program of each replica, in the environment of vLLM; `Served`'s where the run starts none."""
         if not self.replicas:
             return Served.program(self, settings, access)
-        sleeps = self.placement == "colocated"
-        share = self.gpu_memory_utilization
-        spec = VllmSettings(
-            **asdict(settings), keyed_randomness=self.keyed_randomness, deadline=self.deadline, can_sleep=sleeps,
-            enforce_eager=self.enforce_eager, batch_invariant=self.batch_invariant,
-            tensor_parallel_size=self.tensor_parallel_size,
-            gpu_memory_utilization=OWN_GPU if share == "by_plan" else share,
-        )  # fmt: skip
         python = access.interpreter(DEFAULT_PYTHON)
         interpreter = os.path.abspath(python) if os.path.dirname(python) else python
-        return replace(vllm_program(spec, python), remote_module_arguments=(vllm_tls_replica.__name__, interpreter))
+        program = vllm_program(self.process_settings(settings), python)
+        return replace(program, remote_module_arguments=(vllm_tls_replica.__name__, interpreter))
+
+    def process_settings(self, settings: ReplicaSettings) -> VllmSettings:
+        """The settings of an engine's process."""
+        share = self.gpu_memory_utilization
+        return VllmSettings(
+            **asdict(settings), keyed_randomness=self.keyed_randomness, deadline=self.deadline,
+            can_sleep=self.placement == "colocated", enforce_eager=self.enforce_eager,
+            batch_invariant=self.batch_invariant, tensor_parallel_size=self.tensor_parallel_size,
+            gpu_memory_utilization=OWN_GPU if share == "by_plan" else share,
+        )  # fmt: skip
 
 
 def shape_of(model: nn.Module) -> DecoderShape | VisionSizes:

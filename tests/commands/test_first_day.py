@@ -137,7 +137,7 @@ def test_names_of_other_libraries_are_those_of_the_page() -> None:
     for name, answer in answers().items():
         if not (line := re.match(r"write ([\w.]+) = ", answer.command_line_text)) or "_" not in name:
             continue
-        _, problems = read_with_problems(f"method = 'grpo'\nverl.{name} = 1", [], UserCode())
+        _, problems = read_with_problems(f"method.group_size = 8\nverl.{name} = 1", [], UserCode())
         assert f"write {line[1]}" in str(problems[0])
         rows = [right for left, right in lines if re.search(rf"[`.]{re.escape(name)}[` ]", left)]
         checked += bool(rows)

@@ -176,6 +176,8 @@ def test_columns_of_other_names(tmp_path: Path) -> None:
 CALL = {"role": "assistant", "content": "", "tool_calls": [{"function": {"name": "add"}}]}
 FAULTS: dict[str, tuple[object, str]] = {
     "no answer": ({"prompt": "7*5="}, "no field 'answer'"),
+    "half of a pair": ({"prompt": "7*5=", "chosen": "35"}, "it has 'chosen' and no 'rejected': a pair has both"),
+    "the other half": ({"prompt": "7*5=", "rejected": "36"}, "it has 'rejected' and no 'chosen': a pair has both"),
     "an empty one": ({"prompt": "7*5=", "completion": " "}, "field 'completion' is empty"),
     "a number": ({"prompt": "7*5=", "completion": 35}, "an answer must be text or messages"),
     "no prompt": ({"chosen": "35", "rejected": "46"}, "its answers have no common beginning"),

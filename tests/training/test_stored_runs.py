@@ -252,3 +252,42 @@ def test_the_report_of_stored_answers_has_no_map_of_solved_prompts(home: Path) -
     choices = [tile["metric_choices"][0] for tile in data["tiles"][:3]]
     assert choices == ["eval/loss", "eval/rewards/accuracies", "eval/mean_token_accuracy"]
     assert set(choices) <= run.metrics.keys()
+
+
+@pytest.mark.parametrize(
+    ("words", "fix"),
+    [
+        ("--method sft --task pairs.jsonl", "the rows are preference pairs: train them with --method dpo"),
+        ("--method grpo --task pairs.jsonl", "the rows are preference pairs: train them with --method dpo"),
+        ("--method dpo --task demos.jsonl", "the rows are demonstrations: train them with --method sft"),
+        ("--method grpo --task demos.jsonl", "the rows are demonstrations: train them with --method sft"),
+        ("--method dpo", "name a file whose rows have it: --task pairs.jsonl; docs/stored.md"),
+        ("--method sft --task demos.jsonl --reward last_number", "--columns.answer NAME"),
+        ("--method hill --task mine.jsonl", "use a task whose rows have it, such as hinted_sums"),
+        ("--method sft --task calculator --verifier reward_model --verifier.path jugde", "did you mean judge?"),
+    ],
+)
+def test_the_advice_fits_the_rows_and_the_kind_of_model(
+    words: str, fix: str, home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows("pairs.jsonl", *PAIRS[:3])
+    rows("demos.jsonl", *DEMOS[:3])
+    rows("mine.jsonl", {"prompt": "1+1=", "answer": 2}, {"prompt": "1+2=", "answer": 3})
+    Path("judge").mkdir()
+    assert main(["check", *words.split()]) != 0
+    out = capsys.readouterr().out
+    assert fix in out and "calculator, hinted_sums" not in out
+
+
+def test_an_error_of_the_recipe_blames_no_row(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rows("pairs.jsonl", *PAIRS[:3])
+    for words, error in (
+        ("--method dpo --prompts 0", "prompts is 0"),
+        ("--method dpo --method.group_size 8", "set --method.group_size 2"),
+        ("--method reward", "write 'bradley_terry', its name here"),
+    ):
+        assert main(["check", "--task", "pairs.jsonl", *words.split()]) == 2
+        out = capsys.readouterr().out
+        assert error in out and "pairs.jsonl" not in out and "1 error" in out
+    assert main(["check", "--model", "nowhere", "--prompts", "0"]) != 0
+    assert "there is no model at nowhere" in capsys.readouterr().out

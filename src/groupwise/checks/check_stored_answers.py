@@ -10,7 +10,8 @@ from groupwise.core import BadData, GroupwiseError, first_lines
 from groupwise.data import Draw, Prompt, Task, all_problems
 from groupwise.engines.no_engine import NoEngine
 from groupwise.rollout import RolloutSetting, SinglePromptSampler, Stored
-from groupwise.tasks.stored_rows import ASSISTANT, COMPLETION, LABEL, turns_of
+from groupwise.tasks.row_columns import COMPLETION
+from groupwise.tasks.stored_rows import ASSISTANT, LABEL, turns_of
 from groupwise.training.build_environment import frame_of
 from groupwise.training.build_run import RunInputs
 from groupwise.training.build_tasks import prompt_template

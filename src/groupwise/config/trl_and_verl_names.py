@@ -202,7 +202,7 @@ def answer_of(path: str, method: str = "") -> OtherLibraryOption | None:
     """
     words, tables = path.split("."), {name.partition(".")[0] for name in SECTIONS}
     for end in range(len(words), 0, -1):
-        for start in range(max(0, end - 2), end):
+        for start in range(max(0, end - 3), end):
             name = ".".join(words[start:end])
             if name in answers() and not (words[0] in tables and WHOLE.fullmatch(name)):
                 return _fitting(answers()[name], method)

@@ -11,7 +11,7 @@ from groupwise.data import Ids, Picture, Prompt
 from groupwise.data.pictures import hash_of_pictures
 from groupwise.tasks.data_sets import HUB
 from groupwise.tasks.read_rows import SHOWN, TABLES, DataRowError, Row, check_length, rows_of
-from groupwise.tasks.row_columns import Problem, RowColumns, problem_text
+from groupwise.tasks.row_columns import Problem, RowColumns, method_of_stored, problem_text
 from groupwise.tasks.row_pictures import hashes_of, pictures_of, without_pictures
 from groupwise.tasks.source_stats import ContentHash, SourceStats, contains_answer, listed
 from groupwise.tasks.stored_calls import tools_of, with_tools
@@ -137,12 +137,14 @@ def read_problems(
     content = ContentHash()
     omitted: set[str] = set()
     layout: RowColumns | None = None
+    stored = ""
     rows = 0
     for rows, row in rows_of(source, split):
         try:
             if isinstance(row, DataRowError):
                 raise row
             layout = layout or _fitting(row, layouts)
+            stored = stored or ("" if layout.fits(row) else method_of_stored(row))
             problem, gold = layout.read(row)
             pictures = pictures_of(row, problem, source, encode)
             row = without_pictures(row) if pictures else row
@@ -171,7 +173,7 @@ def read_problems(
     if faults:
         evidence = first_lines([f"row {row}: {why}" for row, why in faults])
         what = f"{source}: {len(faults)} of {rows:,} rows cannot be used"
-        raise BadData(what, evidence=evidence, fix=_fix([fault for _, fault in faults], source))
+        raise BadData(what, evidence=evidence, fix=stored or _fix([fault for _, fault in faults], source))
     if not prompts:
         raise BadData(f"{source} holds no problem", evidence="0 rows", fix=_example(source))
     return prompts, SourceStats(

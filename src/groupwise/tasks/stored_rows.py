@@ -10,7 +10,7 @@ from groupwise.core import BadData, first_lines
 from groupwise.data import Ids, Picture, Prompt
 from groupwise.models.picture_messages import count_pictures
 from groupwise.tasks.read_rows import DataRowError, Row, check_length, kind_of, rows_of
-from groupwise.tasks.row_columns import Problem, RowColumns, is_conversation, problem_text
+from groupwise.tasks.row_columns import CHOSEN, COMPLETION, REJECTED, Problem, RowColumns, is_conversation, problem_text
 from groupwise.tasks.row_pictures import hashes_of, pictures_of, plain_messages, without_pictures
 from groupwise.tasks.rows_task import encoded_problem
 from groupwise.tasks.source_stats import ContentHash, SourceStats
@@ -28,8 +28,8 @@ from groupwise.tasks.typed_columns import number_in, truth_in
 
 __all__ = ["read_stored"]
 
-COMPLETION, CHOSEN, REJECTED, TEXT, MESSAGES = "completion", "chosen", "rejected", "text", "messages"
-"""The columns of stored answers, and those that a prompt is read from."""
+TEXT, MESSAGES = "text", "messages"
+"""Columns from which a prompt is read."""
 LABEL = "label"
 """The column that says whether a completion is wanted."""
 Answer = str | list[dict[str, Any]] | dict[str, str]
@@ -138,6 +138,9 @@ def read_row(row: Row, columns: RowColumns) -> StoredAnswersRow:
             raise DataRowError(f"field {TEXT!r} is {kind_of(text) if not isinstance(text, str) else 'empty'}")
         return StoredAnswersRow("", {COMPLETION: {TEXT: text}})
     answer = COMPLETION if COMPLETION in row else columns.answer_column
+    if (one := {CHOSEN, REJECTED} & row.keys()) and answer not in row:
+        (other,) = {CHOSEN, REJECTED} - one
+        raise DataRowError(f"it has {one.pop()!r} and no {other!r}: a pair has both")
     if not answer:
         raise DataRowError(f"it has {', '.join(row) or 'no fields'}, and no stored answer")
     problem, completion = RowColumns(columns.prompt_column, answer).read(row)

@@ -183,6 +183,8 @@ FAULTS: dict[str, tuple[object, str]] = {
     "no prompt": ({"chosen": "35", "rejected": "46"}, "its answers have no common beginning"),
     "a text that begins the other one": ({"chosen": "7*5=35", "rejected": "7*5="}, "field 'rejected' is empty"),
     "the user last": ({"messages": [USER, ANSWER, USER]}, "do not begin and end with the assistant's"),
+    "an unknown role": ({"messages": [{**USER, "role": "usr"}, ANSWER]}, "the role 'usr': the roles are system, user"),
+    "an unknown role of a prompt": ({"prompt": [{**USER, "role": "usr"}], "completion": "35"}, "the role 'usr'"),
     "the assistant first": ({"messages": [ANSWER]}, "no prompt and then an answer"),
     "the user alone": ({"messages": [USER]}, "no prompt and then an answer"),
     "two answers": ({"messages": [USER, ANSWER, ANSWER]}, "without the other side between them"),

@@ -14,6 +14,7 @@ import torch
 import groupwise as gw
 from groupwise.__main__ import main
 from groupwise.config.recipe import Recipe
+from groupwise.config.recipe_toml import read_with_problems
 from groupwise.config.user_code import UserCode
 from groupwise.data import ENVIRONMENT, TEMPLATE, WRITTEN, Draw
 from groupwise.engines.no_engine import NoEngine
@@ -291,3 +292,24 @@ def test_an_error_of_the_recipe_blames_no_row(home: Path, capsys: pytest.Capture
         assert error in out and "pairs.jsonl" not in out and "1 error" in out
     assert main(["check", "--model", "nowhere", "--prompts", "0"]) != 0
     assert "there is no model at nowhere" in capsys.readouterr().out
+
+
+def test_pairs_with_equal_answers_are_noted_with_their_rows(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    same = {"prompt": "9*9=", "chosen": "#81", "rejected": "#81"}
+    rows("pairs.jsonl", *PAIRS[:6], same)
+    rows("good.jsonl", *PAIRS[:6])
+    assert main(["check", "--method", "dpo", "--task", "pairs.jsonl"]) == 0
+    assert "note: 1 pair has equal answers, which teach no preference and count in all means: pairs/7\n" in (
+        capsys.readouterr().out
+    )
+    assert main(["check", "--method", "dpo", "--task", "good.jsonl"]) == 0
+    assert "equal answers" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("name", ["dpo", "ipo", "simpo", "orpo", "kto"])
+@pytest.mark.parametrize("beta", ["0", "-1", "nan", "inf"])
+def test_a_beta_that_teaches_nothing_or_the_reverse_is_refused(name: str, beta: str) -> None:
+    with pytest.raises(gw.Usage, match=f"beta is {float(beta)}") as caught:
+        gw.load_method(name, beta=float(beta))
+    _, (problem,) = read_with_problems(f"method = {{ base = '{name}', beta = {beta} }}", [], UserCode())
+    assert caught.value.fix == problem.fix == "use a number above 0, such as 0.1"

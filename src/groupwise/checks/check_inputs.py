@@ -19,7 +19,12 @@ from groupwise.checks.check_method import method_notes
 from groupwise.checks.check_model import check_model, check_side_models
 from groupwise.checks.check_needs import need_notes, unmet_needs
 from groupwise.checks.check_result import CheckResult
-from groupwise.checks.check_stored_answers import label_notes, longest_demonstration, with_stored_budget
+from groupwise.checks.check_stored_answers import (
+    equal_pair_notes,
+    label_notes,
+    longest_demonstration,
+    with_stored_budget,
+)
 from groupwise.config.recipe import Recipe
 from groupwise.config.resolve_devices import resolved
 from groupwise.config.stored_quantization import with_stored_quantization
@@ -108,7 +113,7 @@ def check_task(
         check_column(recipe.evaluate.by_column, task.held_out)
         if train:
             check_problems(recipe, task)
-            notes += label_notes(recipe, task)
+            notes += [*label_notes(recipe, task), *equal_pair_notes(recipe, task)]
         if train and (note := few_problems(recipe, task)):
             notes.append(note)
         demonstrations = demonstrations_of(recipe, by_name) if train else None

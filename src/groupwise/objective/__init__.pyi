@@ -36,7 +36,6 @@ from groupwise.objective.penalties import kl_k1 as kl_k1
 from groupwise.objective.penalties import kl_k3 as kl_k3
 from groupwise.objective.preference_surrogates import ImplicitRewardSurrogate as ImplicitRewardSurrogate
 from groupwise.objective.preference_surrogates import PairwisePreference as PairwisePreference
-from groupwise.objective.preference_surrogates import check_beta as check_beta
 from groupwise.objective.preference_surrogates import describe_preferences as describe_preferences
 from groupwise.objective.preference_surrogates import log_ratio_to as log_ratio_to
 from groupwise.objective.preference_surrogates import over_pairs as over_pairs

@@ -13,7 +13,6 @@ from groupwise.data import Batch, Logp, NeededMeasure, Outcome, Segments, Surrog
 __all__ = [
     "ImplicitRewardSurrogate",
     "PairwisePreference",
-    "check_beta",
     "describe_preferences",
     "log_ratio_to",
     "over_pairs",
@@ -47,9 +46,6 @@ class PairwisePreference(Surrogate):
     token_reduction: Literal["mean", "sum"] = "sum"
     reference_model: str = "reference"
 
-    def __post_init__(self) -> None:
-        check_beta(self.beta)
-
     @property
     def needs(self) -> frozenset[NeededMeasure]:
         return frozenset({Logp(self.reference_model)})
@@ -63,13 +59,6 @@ class PairwisePreference(Surrogate):
 
     def implicit_reward(self, b: Batch) -> Float[Tensor, " s"]:
         return self.beta * log_ratio_to(b, self.reference_model, self.token_reduction)
-
-
-def check_beta(beta: float) -> None:
-    """Refuse a beta with which a preference has no gradient, or the reverse one. Raises `ValueError`."""
-    if not 0 < beta < float("inf"):
-        why = "the loss learns the reverse of the preferences" if beta < 0 else "the loss learns no preference"
-        raise ValueError(f"beta is {beta}: {why}\nuse a number above 0, such as 0.1")
 
 
 def log_ratio_to(b: Batch, model: str, token_reduction: Literal["mean", "sum"]) -> Float[Tensor, " s"]:

@@ -11,7 +11,7 @@ from groupwise.learner import InitialPolicy
 from groupwise.methods.effect_settings import STORED_SUMS
 from groupwise.methods.method import Method
 from groupwise.methods.reference import ExpectedEffect, PaperDifference, PaperReference
-from groupwise.objective import Objective, check_beta, log_ratio_to, over_pairs, pair_mean, pairs
+from groupwise.objective import Objective, log_ratio_to, over_pairs, pair_mean, pairs
 from groupwise.rollout import ShuffledRows, Stored
 
 __all__ = ["IdentityPreference", "ipo"]
@@ -31,7 +31,8 @@ class IdentityPreference(Surrogate):
     reference_model: str = "reference"
 
     def __post_init__(self) -> None:
-        check_beta(self.beta)
+        if not self.beta > 0:
+            raise ValueError(f"beta is {self.beta}: the margin is 1 / (2 beta)\nuse a number above 0, such as 0.1")
 
     @property
     def needs(self) -> frozenset[NeededMeasure]:

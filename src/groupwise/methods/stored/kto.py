@@ -12,7 +12,7 @@ from groupwise.learner import InitialPolicy
 from groupwise.methods.effect_settings import STORED_SUMS
 from groupwise.methods.method import Method
 from groupwise.methods.reference import ExpectedEffect, PaperDifference, PaperReference
-from groupwise.objective import Objective, check_beta, log_ratio_to, sequence_mean
+from groupwise.objective import Objective, log_ratio_to, sequence_mean
 from groupwise.rollout import ShuffledRows, Stored
 
 __all__ = ["ProspectValue", "kto"]
@@ -35,12 +35,6 @@ class ProspectValue(Surrogate):
     desirable: float = 1.0
     undesirable: float = 1.0
     reference_model: str = "reference"
-
-    def __post_init__(self) -> None:
-        check_beta(self.beta)
-        for name, weight in (("desirable", self.desirable), ("undesirable", self.undesirable)):
-            if not 0 <= weight < float("inf"):
-                raise ValueError(f"{name} is {weight}: it weighs a loss\nuse a number of at least 0, such as 1.0")
 
     @property
     def needs(self) -> frozenset[NeededMeasure]:

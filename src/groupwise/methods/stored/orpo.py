@@ -12,7 +12,7 @@ from groupwise.data import Batch, Surrogate, UnsplitUnit
 from groupwise.methods.effect_settings import STORED_SUMS
 from groupwise.methods.method import Method
 from groupwise.methods.reference import ExpectedEffect, PaperDifference, PaperReference
-from groupwise.objective import Objective, check_beta, over_pairs, pair_mean, pairs
+from groupwise.objective import Objective, over_pairs, pair_mean, pairs
 from groupwise.rollout import ShuffledRows, Stored
 
 __all__ = ["OddsRatio", "orpo"]
@@ -32,9 +32,6 @@ class OddsRatio(Surrogate):
     unsplit_unit: ClassVar[UnsplitUnit] = "group"
 
     beta: float = 0.1
-
-    def __post_init__(self) -> None:
-        check_beta(self.beta)
 
     def __call__(self, b: Batch) -> Float[Tensor, " n"]:
         m = b.sequences.mean(b.logp)

@@ -11,7 +11,7 @@ from groupwise.data import Batch, Surrogate, UnsplitUnit
 from groupwise.methods.effect_settings import STORED_SUMS
 from groupwise.methods.method import Method
 from groupwise.methods.reference import ExpectedEffect, PaperDifference, PaperReference
-from groupwise.objective import Objective, check_beta, over_pairs, pair_mean, pairs
+from groupwise.objective import Objective, over_pairs, pair_mean, pairs
 from groupwise.rollout import ShuffledRows, Stored
 
 __all__ = ["MarginPreference", "simpo"]
@@ -28,9 +28,6 @@ class MarginPreference(Surrogate):
 
     beta: float = 2.0
     gamma: float = 0.5
-
-    def __post_init__(self) -> None:
-        check_beta(self.beta)
 
     def __call__(self, b: Batch) -> Float[Tensor, " n"]:
         reward = self.implicit_reward(b)

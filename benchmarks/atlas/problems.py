@@ -2,7 +2,8 @@
 
 *repeats*: 72 sums, half with three operands and half with six, so that a run meets each several times. A curriculum
 that learns how often a prompt is answered right needs that. *stored_sums*: sums with a worked solution, which is also
-the chosen answer, and a rejected one, a wrong guess.
+the chosen answer, and a rejected one, a wrong guess. *slips*: pairs of solutions that differ in the result of the last
+step, so that neither length nor form tells which one is right.
 """
 
 import json
@@ -34,11 +35,21 @@ def stored_sums(count: int, *, held_out: bool) -> Iterable[Mapping[str, object]]
         yield {"prompt": problem, "answer": answer, "completion": solution, "chosen": solution, "rejected": wrong}
 
 
+def slips(count: int, *, held_out: bool) -> Iterable[Mapping[str, object]]:
+    """Pairs of a worked solution and one with a slip in its last step."""
+    for row in stored_sums(count, held_out=held_out):
+        steps, _, last = str(row["chosen"]).rpartition("=")
+        wrong = str(row["rejected"]).removeprefix("#")
+        assert last == f"{row['answer']};#{row['answer']}", "the last step ends with the answer"
+        yield {"prompt": row["prompt"], "chosen": row["chosen"], "rejected": f"{steps}={wrong};#{wrong}"}
+
+
 def files() -> dict[str, dict[str, str]]:
     """The texts of the files, by folder and name."""
     rows = {
         "repeats": (repeats(REPEATED, held_out=False), repeats(HELD_OUT, held_out=True)),
         "stored_sums": (stored_sums(STORED, held_out=False), stored_sums(STORED_HELD_OUT, held_out=True)),
+        "slips": (slips(STORED, held_out=False), slips(STORED_HELD_OUT, held_out=True)),
     }
     return {
         folder: {f"{name}.jsonl": lines(part) for name, part in zip(("train", "test"), parts, strict=True)}

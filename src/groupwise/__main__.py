@@ -87,7 +87,7 @@ def run(words: list[str]) -> int:
         overrides = named_fields(overrides)
         check_function_names(overrides)
         if a.command != "check":  # which prints all problems of a recipe together
-            check_options(a.command, overrides)
+            check_options(a.command, overrides, getattr(a, "recipe", None))
     name_runs(a)
     if a.command in ("report", "watch", "compare", "show", "diff", "doctor", "certify"):
         return inspect(a)

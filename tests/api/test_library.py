@@ -9,6 +9,7 @@ import pytest
 
 import groupwise as gw
 from groupwise.__main__ import main
+from groupwise.api.metric_values import MetricValues
 from groupwise.commands.train import resume as resume_command
 from groupwise.core import BadData, Usage
 from groupwise.data import MEAN_LENGTH
@@ -215,3 +216,14 @@ def test_data_that_a_call_names_are_used_whole_and_alone_at_both_doors(
         assert task["problems"] == count and (count < 10 or task["sha256"] == named["sha256"])
     with pytest.raises(Usage, match=r"^data has no verifier"):
         gw.evaluate("calculator", data=rows)
+
+
+def test_a_metric_has_a_last_value_and_names_its_iterations() -> None:
+    values = MetricValues({0: 0.5, 10: 0.75, 15: 1.0})
+    assert [values[i] for i in (-1, -2, -3, 10)] == [1.0, 0.75, 0.5, 0.75] and values.get(-1) is None
+    for missing in (-4, 5, "last"):
+        with pytest.raises(gw.Usage, match="no value at iteration") as caught:
+            values[missing]  # type: ignore[index]
+        assert isinstance(caught.value, KeyError) and caught.value.evidence == "it has values at 0, 10, 15"
+    with pytest.raises(KeyError, match="no value"):
+        MetricValues()[-1]

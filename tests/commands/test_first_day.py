@@ -125,7 +125,8 @@ def test_an_earlier_name_of_a_field_is_answered_with_the_present_one(old: str, n
 @pytest.mark.parametrize(("field", "old"), OTHER_VALUES)
 def test_a_value_of_verl_or_of_an_earlier_recipe_is_answered_with_the_present_one(field: str, old: str) -> None:
     kind = 'engine.kind = "Served"\n' if field.startswith("engine.") else ""
-    _, problems = read_with_problems(f"method.base = 'grpo'\n{kind}{field} = '{old}'", [], UserCode())
+    method = "" if field == "method" else "method.base = 'grpo'\n"
+    _, problems = read_with_problems(f"{method}{kind}{field} = '{old}'", [], UserCode())
     assert f"write {OTHER_VALUES[field, old]!r}, its name here" in str(problems[0])
 
 
@@ -136,7 +137,7 @@ def test_names_of_other_libraries_are_those_of_the_page() -> None:
     for name, answer in answers().items():
         if not (line := re.match(r"write ([\w.]+) = ", answer.command_line_text)) or "_" not in name:
             continue
-        _, problems = read_with_problems(f"method = 'grpo'\nverl.{name} = 1", [], UserCode())
+        _, problems = read_with_problems(f"method.group_size = 8\nverl.{name} = 1", [], UserCode())
         assert f"write {line[1]}" in str(problems[0])
         rows = [right for left, right in lines if re.search(rf"[`.]{re.escape(name)}[` ]", left)]
         checked += bool(rows)

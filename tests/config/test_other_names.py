@@ -1,4 +1,4 @@
-"""Each option of TRL's GRPOConfig and GRPOTrainer, and each main key of verl, is answered with the line to write."""
+"""Each option of TRL's trainers, and each main key of verl, is answered with the line to write."""
 
 import re
 import sys
@@ -9,12 +9,13 @@ from pathlib import Path
 import pytest
 
 import groupwise
+from groupwise.__main__ import main
 from groupwise.config.fields import SECOND_NAMES
 from groupwise.config.python_advice import field_pattern, in_python, recipe_names
 from groupwise.config.recipe import Recipe
 from groupwise.config.recipe_toml import read_with_problems
 from groupwise.config.train_keyword_arguments import overrides_of
-from groupwise.config.trl_and_verl_names import DICTIONARY, TRAINERS, answers, other_name_fix
+from groupwise.config.trl_and_verl_names import DICTIONARY, TRAINERS, answer_of, answers, other_name_fix
 from groupwise.config.user_code import UserCode
 from tests.docs.printed_names import absent_names
 
@@ -31,6 +32,72 @@ def test_each_option_has_its_answer(name: str) -> None:
     options = OPTIONS[name].split()
     assert len(options) >= 6
     assert [option for option in options if not other_name_fix(option) and option not in OWN] == []
+
+
+STORED = {
+    "SFT": ["sft"], "DPO": ["dpo", "ipo"], "KTO": ["kto"], "CPO": ["simpo"], "ORPO": ["orpo"],
+    "Reward": ["bradley_terry"],
+}  # fmt: skip
+"""The methods here of TRL's trainers of stored answers."""
+OF_A_SAMPLER = ("sampling.", "engine", "method.group_size", "method.objective", "method.advantage", "method.shaping")
+
+
+@pytest.mark.parametrize(("trainer", "method"), [(trainer, name) for trainer in STORED for name in STORED[trainer]])
+def test_an_answer_for_a_method_of_stored_answers_fits_the_method(trainer: str, method: str) -> None:
+    for option in " ".join(OPTIONS[f"{trainer}{part}"] for part in ("Config", "Trainer")).split():
+        answer = answer_of(option, method)
+        assert answer or option in OWN
+        if not (answer and answer.field_path):
+            continue
+        assert not answer.field_path.startswith(OF_A_SAMPLER)
+        match = re.match(r"write ([\w.]+) = (.+), as an option ", answer.command_line_text)
+        assert match is not None and match[1] == answer.field_path
+        settings = [(match[1], match[2])] if match[1] != "method" else []
+        recipe, problems = read_with_problems(f'method.base = "{method}"', settings, UserCode())
+        assert recipe is not None and problems == [], option
+
+
+@pytest.mark.parametrize(
+    ("words", "fix"),
+    [
+        ("--method dpo --beta 0.2", "write --method.beta 0.2"),
+        ("--method.base=KTO --beta 0.2", "write --method.beta 0.2"),
+        ("--method grpo --beta 0.2", "write --method.kl 0.2"),
+        ("--beta 0.2", """write --method.objective.penalties '[{ kind = "KL", coefficient = 0.2 }]' (with"""),
+        ("--method sft --beta 1", "leave it out: the method has no such term"),
+        ("dpo.toml --beta 0.3", "write --method.beta 0.3"),
+        ("--method dpo trainer.beta=0.3", "write --method.beta 0.3"),
+        ("--method sft --max_length 512", "leave it out: nothing is cut, and a row"),
+        ("--max_length 512", "leave it out: no prompt is cut"),
+        ("--method kto --desirable_weight 2", "write --method.desirable 2"),
+        ("--desirable_weight 2", """write --method '{ base = "kto", desirable = 2 }'"""),
+        ("--reward_model judges/one", """write --verifier '{ kind = "RewardModel", path = "judges/one" }'"""),
+        ("--reward_model.enable true", """write --verifier '{ kind = "RewardModel", path = "DIR" }'"""),
+        ("--loss_type sigmoid", "write --method dpo\n"),
+        ("--method dpo --loss_type hinge", "write --method NAME (each is a method"),
+        ("--method grpo --epsilon 0.3", "write --method.clip 0.3"),
+        ("--method grpo --epsilon_high 0.3", "write --method.objective.surrogate.high 0.3"),
+        ("--method rm", "write 'bradley_terry', its name here"),
+    ],
+)
+def test_the_answer_has_the_users_method_and_number(
+    words: str, fix: str, home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("dpo.toml").write_text('method = "dpo"\n')
+    assert main(["train", *words.split()]) == 2
+    assert fix in capsys.readouterr().err
+
+
+def test_a_file_and_a_program_have_the_users_method_and_number(home: Path) -> None:
+    _, problems = read_with_problems('method = "dpo"\nbeta = 0.2\n', [], UserCode())
+    assert [problem.fix for problem in problems] == ["write method.beta = 0.2, as an option --method.beta 0.2"]
+    for method in (groupwise.load_method("dpo"), "dpo"):
+        with pytest.raises(groupwise.Usage, match="'beta'") as caught:
+            groupwise.train(method=method, beta=0.2)
+        assert caught.value.fix == "write method=gw.dpo(beta=0.2)"
+    with pytest.raises(groupwise.Usage, match="'beta'") as caught:
+        groupwise.train(beta=0.2)
+    assert '"coefficient": 0.2' in caught.value.fix
 
 
 def test_the_lists_were_read() -> None:

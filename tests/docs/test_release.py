@@ -93,6 +93,15 @@ def test_the_page_of_versions_has_the_ranges_of_the_project() -> None:
         assert LOCKED[canonicalize_name(name)] <= Version(newest), name
 
 
+def test_the_page_of_versions_has_the_oldest_and_the_run_versions_of_quantization_and_pictures() -> None:
+    page = " ".join((HOME / "docs/versions.md").read_text().split())
+    ran = dict(re.findall(r"^(\S+)==(\S+)$", (HOME / "constraints.txt").read_text(), re.M))
+    for extra, name in (("quantization", "bitsandbytes"), ("pictures", "Pillow")):
+        items = map(Requirement, PROJECT["optional-dependencies"][extra])
+        (least,) = [spec.version for item in items if item.name == name.lower() for spec in item.specifier]
+        assert f"`{extra}` needs {name} {least} and ran with {ran[name.lower()]}" in page
+
+
 def test_workflows_run_commands_of_the_makefile_and_name_what_was_not_tried() -> None:
     targets = set(re.findall(r"^([\w-]+):", (HOME / "Makefile").read_text(), re.M))
     files = sorted((HOME / ".github/workflows").glob("*.yml"))

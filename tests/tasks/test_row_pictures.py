@@ -11,8 +11,11 @@ import pytest
 from PIL import Image
 
 from groupwise.api.write_rows import rows_in_memory, write_rows
+from groupwise.checks.check_data import data_notes
+from groupwise.config.recipe import Recipe
 from groupwise.core import BadData
 from groupwise.data import Ids, Prompt
+from groupwise.methods import grpo
 from groupwise.models import find_template, pixels_of_picture
 from groupwise.tasks import DataRows, RowsTask
 from groupwise.tasks.read_rows import DataRowError
@@ -203,3 +206,23 @@ def test_messages_keep_their_other_fields() -> None:
     assert plain_messages([message, "no message"]) == [message, "no message"]
     with pytest.raises(DataRowError, match="must be text or messages"):
         RowColumns().read({"prompt": ["no message"], "answer": 1})
+
+
+@pytest.mark.parametrize("url", ["https://example.org/1.png", "s3://pictures/1.png", "data:image/png;base64,AAAA"])
+def test_a_url_is_not_fetched_and_the_advice_is_about_pictures(url: str, tmp_path: Path) -> None:
+    path = rows_file(tmp_path, {"prompt": "which?", "image": url, "answer": 1})
+    stored = rows_file(tmp_path / "stored", {"prompt": "which?", "image": url, "completion": "one"})
+    for task in (DataRows(str(path)), DataRows(str(stored))):
+        with pytest.raises(BadData) as caught:
+            task.build(CHAT, rows="problems" if str(path) in task.source else "stored")
+        assert "pictures are not fetched" in caught.value.evidence
+        assert caught.value.fix.startswith('name a file beside the rows, "image": "pictures/1.png"')
+
+
+def test_prompts_without_a_picture_beside_others_are_noted(tmp_path: Path) -> None:
+    shown = [{"prompt": f"how many {i}?", "image": "pics/0.png", "answer": 1} for i in range(3)]
+    for bare, count in ({"image": None}, 1), ({}, 1), ({"image": "pics/1.png"}, 0):
+        path = rows_file(tmp_path, *shown, {"prompt": "which?", "answer": 2, **bare})
+        recipe = Recipe(model="shapes", task=DataRows(str(path)), method=grpo())
+        notes = [line for line in data_notes(recipe, RowsTask.read(path, CHAT), {}) if "no picture" in line]
+        assert notes == ["  note: 1 prompt has no picture, and others have: rows/4"] * count

@@ -189,11 +189,15 @@ def test_columns_of_other_names(tmp_path: Path) -> None:
 CALL = {"role": "assistant", "content": "", "tool_calls": [{"function": {"name": "add"}}]}
 FAULTS: dict[str, tuple[object, str]] = {
     "no answer": ({"prompt": "7*5="}, "no field 'answer'"),
+    "half of a pair": ({"prompt": "7*5=", "chosen": "35"}, "it has 'chosen' and no 'rejected': a pair has both"),
+    "the other half": ({"prompt": "7*5=", "rejected": "36"}, "it has 'rejected' and no 'chosen': a pair has both"),
     "an empty one": ({"prompt": "7*5=", "completion": " "}, "field 'completion' is empty"),
     "a number": ({"prompt": "7*5=", "completion": 35}, "an answer must be text or messages"),
     "no prompt": ({"chosen": "35", "rejected": "46"}, "its answers have no common beginning"),
     "a text that begins the other one": ({"chosen": "7*5=35", "rejected": "7*5="}, "field 'rejected' is empty"),
     "the user last": ({"messages": [USER, ANSWER, USER]}, "do not begin and end with the assistant's"),
+    "an unknown role": ({"messages": [{**USER, "role": "usr"}, ANSWER]}, "the role 'usr': the roles are system, user"),
+    "an unknown role of a prompt": ({"prompt": [{**USER, "role": "usr"}], "completion": "35"}, "the role 'usr'"),
     "the assistant first": ({"messages": [ANSWER]}, "no prompt and then an answer"),
     "the user alone": ({"messages": [USER]}, "no prompt and then an answer"),
     "two answers": ({"messages": [USER, ANSWER, ANSWER]}, "without the other side between them"),

@@ -14,6 +14,7 @@ import torch
 import groupwise as gw
 from groupwise.__main__ import main
 from groupwise.config.recipe import Recipe
+from groupwise.config.recipe_toml import read_with_problems
 from groupwise.config.user_code import UserCode
 from groupwise.data import ENVIRONMENT, TEMPLATE, WRITTEN, Draw
 from groupwise.engines.no_engine import NoEngine
@@ -252,3 +253,63 @@ def test_the_report_of_stored_answers_has_no_map_of_solved_prompts(home: Path) -
     choices = [tile["metric_choices"][0] for tile in data["tiles"][:3]]
     assert choices == ["eval/loss", "eval/rewards/accuracies", "eval/mean_token_accuracy"]
     assert set(choices) <= run.metrics.keys()
+
+
+@pytest.mark.parametrize(
+    ("words", "fix"),
+    [
+        ("--method sft --task pairs.jsonl", "the rows are preference pairs: train them with --method dpo"),
+        ("--method grpo --task pairs.jsonl", "the rows are preference pairs: train them with --method dpo"),
+        ("--method dpo --task demos.jsonl", "the rows are demonstrations: train them with --method sft"),
+        ("--method grpo --task demos.jsonl", "the rows are demonstrations: train them with --method sft"),
+        ("--method dpo", "name a file whose rows have it: --task pairs.jsonl; docs/stored.md"),
+        ("--method sft --task demos.jsonl --reward last_number", "--columns.answer NAME"),
+        ("--method hill --task mine.jsonl", "use a task whose rows have it, such as hinted_sums"),
+        ("--method sft --task calculator --verifier reward_model --verifier.path jugde", "did you mean judge?"),
+    ],
+)
+def test_the_advice_fits_the_rows_and_the_kind_of_model(
+    words: str, fix: str, home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows("pairs.jsonl", *PAIRS[:3])
+    rows("demos.jsonl", *DEMOS[:3])
+    rows("mine.jsonl", {"prompt": "1+1=", "answer": 2}, {"prompt": "1+2=", "answer": 3})
+    Path("judge").mkdir()
+    assert main(["check", *words.split()]) != 0
+    out = capsys.readouterr().out
+    assert fix in out and "calculator, hinted_sums" not in out
+
+
+def test_an_error_of_the_recipe_blames_no_row(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rows("pairs.jsonl", *PAIRS[:3])
+    for words, error in (
+        ("--method dpo --prompts 0", "prompts is 0"),
+        ("--method dpo --method.group_size 8", "set --method.group_size 2"),
+        ("--method reward", "write 'bradley_terry', its name here"),
+    ):
+        assert main(["check", "--task", "pairs.jsonl", *words.split()]) == 2
+        out = capsys.readouterr().out
+        assert error in out and "pairs.jsonl" not in out and "1 error" in out
+    assert main(["check", "--model", "nowhere", "--prompts", "0"]) != 0
+    assert "there is no model at nowhere" in capsys.readouterr().out
+
+
+def test_pairs_with_equal_answers_are_noted_with_their_rows(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    same = {"prompt": "9*9=", "chosen": "#81", "rejected": "#81"}
+    rows("pairs.jsonl", *PAIRS[:6], same)
+    rows("good.jsonl", *PAIRS[:6])
+    assert main(["check", "--method", "dpo", "--task", "pairs.jsonl"]) == 0
+    assert "note: 1 pair has equal answers, which teach no preference and count in all means: pairs/7\n" in (
+        capsys.readouterr().out
+    )
+    assert main(["check", "--method", "dpo", "--task", "good.jsonl"]) == 0
+    assert "equal answers" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("name", ["dpo", "ipo", "simpo", "orpo", "kto"])
+@pytest.mark.parametrize("beta", ["0", "-1", "nan", "inf"])
+def test_a_beta_that_teaches_nothing_or_the_reverse_is_refused(name: str, beta: str) -> None:
+    with pytest.raises(gw.Usage, match=f"beta is {float(beta)}") as caught:
+        gw.load_method(name, beta=float(beta))
+    _, (problem,) = read_with_problems(f"method = {{ base = '{name}', beta = {beta} }}", [], UserCode())
+    assert caught.value.fix == problem.fix == "use a number above 0, such as 0.1"

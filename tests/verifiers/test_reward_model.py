@@ -220,8 +220,7 @@ def test_check_fetches_no_weights_of_the_hub(tmp_path: Path, monkeypatch: pytest
         fetched.append(weights)
         return path
 
-    for module in (reward_models, classifier_grader):  # which check, and read weights
-        monkeypatch.setattr(module, "find_model", find)
+    monkeypatch.setattr(classifier_grader, "find_model", find)
     verdicts = graded(RewardModel("owner/name"), "3", "4")
     assert fetched == [False, True] and {v.outcome for v in verdicts} == {Outcome.scored}
 

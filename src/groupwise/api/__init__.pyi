@@ -5,6 +5,7 @@ from groupwise.api.evaluate import sample as sample
 from groupwise.api.export import export as export
 from groupwise.api.methods import list_methods as list_methods
 from groupwise.api.methods import load_method as load_method
+from groupwise.api.metric_values import MetricValues as MetricValues
 from groupwise.api.notebook import LiveTable as LiveTable
 from groupwise.api.notebook import cell_output as cell_output
 from groupwise.api.notebook import live_table as live_table

@@ -9,6 +9,7 @@ from typing import Any
 
 from groupwise.api.evaluate import sample
 from groupwise.api.export import export
+from groupwise.api.metric_values import MetricValues
 from groupwise.api.python_messages import from_python
 from groupwise.config.user_code import Permissions
 from groupwise.core import BadData, GroupwiseError, Usage
@@ -100,11 +101,15 @@ class Run:
 
     @property
     @from_python
-    def metrics(self) -> Mapping[str, dict[int, float]]:
-        """The value of each metric by iteration: `run.metrics["reward"][20]`. NaN where it was not finite."""
+    def metrics(self) -> Mapping[str, MetricValues]:
+        """The value of each metric by iteration: `run.metrics["reward"][20]`, and `[-1]` is the last one.
+
+        NaN where it was not finite.
+        """
         curves = read(self._last).metrics
         return {
-            name: dict(zip(curve.iterations.tolist(), curve.metric_values.tolist())) for name, curve in curves.items()
+            name: MetricValues(zip(curve.iterations.tolist(), curve.metric_values.tolist()))
+            for name, curve in curves.items()
         }
 
     @property

@@ -17,8 +17,8 @@ from groupwise.api.reward import NO_REWARD, Reward
 from groupwise.checks.check import check_phases
 from groupwise.config.model_dependent_defaults import complete_phases, starting_point, tables_of, task_of
 from groupwise.config.phase_recipes import read_phases
-from groupwise.config.recipe_toml import base_of, read_recipe
-from groupwise.config.toml import DEFAULT, is_toml, read_toml, read_with_overrides, without_command_text
+from groupwise.config.recipe_toml import read_recipe
+from groupwise.config.toml import DEFAULT, base_of, is_toml, read_toml, read_with_overrides, without_command_text
 from groupwise.config.train_keyword_arguments import base_name
 from groupwise.config.user_code import UserCode, function_hash, load_use
 from groupwise.core import BadData, Usage, raise_all

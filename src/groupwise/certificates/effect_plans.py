@@ -12,7 +12,7 @@ from typing import TypeVar
 
 from groupwise.certificates.studies import HELD_OUT, StudyRun, StudyRunResult
 from groupwise.config.registry import methods
-from groupwise.data import ACCURACY, ACCURACY_GREEDY
+from groupwise.data import ACCURACY, ACCURACY_GREEDY, EVAL_PAIR_ACCURACY
 from groupwise.evaluation.seed_verdicts import LOOKS
 from groupwise.methods import ExpectedEffect, reference_of
 from groupwise.objective import policy_gradient
@@ -26,7 +26,7 @@ PROBLEMS = "evaluate.problems = 512"
 """With 128 answers the sampling noise of an accuracy is 0.04, as large as many effects."""
 EVERY = "evaluate.every = 2"
 """For comparisons of a held-out metric at equal tokens, which interpolate between evaluations."""
-SKILLS = (ACCURACY, ACCURACY_GREEDY)
+SKILLS = (ACCURACY, ACCURACY_GREEDY, EVAL_PAIR_ACCURACY)
 FURTHER = 2
 """How many times a grid is extended at an edge."""
 Results = Mapping[StudyRun, StudyRunResult]

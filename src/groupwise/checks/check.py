@@ -20,24 +20,11 @@ from groupwise.core import GroupwiseError, Usage
 from groupwise.models import find_model, weight_files
 from groupwise.runs.phase_directories import KEY
 
-INPUT_FIELDS = (
-    "model",
-    "lora",
-    "warm_start",
-    "task",
-    "columns",
-    "extra_tasks",
-    "held_out",
-    "max_prompt_tokens",
-    "template",
-    "system",
-    "template_arguments",
-    "verifier",
-    "environment",
-    "agent",
-    "sampling",
-)
-"""Recipe fields about model, data, verifier and sampling. They can be checked even if the method is invalid."""
+MODEL_FIELDS = ("model", "lora", "warm_start", "environment", "agent")
+"""Recipe fields about the model and the user's code. They can be checked even if others are invalid.
+
+Rows cannot: the method says how they are read, and the columns which ones.
+"""
 
 
 def check(
@@ -59,11 +46,11 @@ def check(
     checked = CheckResult(problems, [start.defaults_note] if start.defaults_note else [])
     if readable := recipe is not None:
         checked += CheckResult(dry_run(recipe), inactive_parts(recipe.method))
-    else:  # the fields for model and task may still be valid
-        recipe, _ = read_with_problems(start.source, start.overrides, use, only=INPUT_FIELDS)
+    else:
+        recipe, _ = read_with_problems(start.source, start.overrides, use, only=MODEL_FIELDS)
     if recipe is None:
         return checked
-    found = check_inputs(recipe, use, fetch=False, method=readable)
+    found = check_inputs(recipe, use, fetch=False, readable=readable)
     new = [error for error in found.errors if not any(e.what.endswith(error.what) for e in checked.errors)]
     differences = other_ids(recipe, found.inputs) if found.inputs else []
     return checked + CheckResult(new, [*found.notes, *differences], found.inputs)

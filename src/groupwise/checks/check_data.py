@@ -12,6 +12,7 @@ from groupwise.data import Prompt, Task, TaskWithProblemList, all_problems, data
 from groupwise.rollout import check_columns
 from groupwise.runs.checkpoints import plain_json
 from groupwise.tasks import TaskMixture
+from groupwise.tasks.read_rows import SHOWN
 from groupwise.tasks.row_columns import is_conversation, problem_text
 from groupwise.training.build_tasks import Templates
 from groupwise.verifiers import OptionChoice, kinds_in
@@ -82,6 +83,11 @@ def data_notes(recipe: Recipe, task: Task, templates: Templates) -> list[str]:
     if ended := sum(ends_with_assistant(prompt) for prompt in all_problems(task)):
         prompts = "1 prompt ends" if ended == 1 else f"{ended} prompts end"
         lines.append(f"  note: {prompts} with an assistant's message: the model continues it; its own text is graded")
+    prompts = all_problems(task)
+    bare = [prompt.id for prompt in prompts if not prompt.pictures]
+    if 0 < len(bare) < len(prompts):
+        have = "1 prompt has" if len(bare) == 1 else f"{len(bare)} prompts have"
+        lines.append(f"  note: {have} no picture, and others have: {', '.join(bare[:SHOWN])}")
     for name, template in templates.items():
         lines += [f"  warning: {note}" for note in template.warnings]
         if template.ignores_chat_template and not (recipe.template or recipe.agent):

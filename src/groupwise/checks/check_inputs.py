@@ -19,7 +19,12 @@ from groupwise.checks.check_method import method_notes
 from groupwise.checks.check_model import check_model, check_side_models
 from groupwise.checks.check_needs import need_notes, unmet_needs
 from groupwise.checks.check_result import CheckResult
-from groupwise.checks.check_stored_answers import label_notes, longest_demonstration, with_stored_budget
+from groupwise.checks.check_stored_answers import (
+    equal_pair_notes,
+    label_notes,
+    longest_demonstration,
+    with_stored_budget,
+)
 from groupwise.config.recipe import Recipe
 from groupwise.config.resolve_devices import resolved
 from groupwise.config.stored_quantization import with_stored_quantization
@@ -45,21 +50,21 @@ def check_inputs(
     *,
     train: bool = True,
     fetch: bool = True,
-    method: bool = True,
+    readable: bool = True,
     all_rows: bool = False,
 ) -> CheckResult:
     """Errors and notes about trackers, environment, model directory and weights, then from `check_task`.
 
     With `train` the task must have training problems. With `fetch` the weights of a model on the hub are downloaded and
-    checked. Without `method`, the recipe's method is a placeholder, and checks that read it are skipped. With
-    `all_rows` no row of the task is one to train on.
+    checked. With `all_rows` no row of the task is one to train on. Of a recipe that is not `readable`, other fields are
+    defaults, so that only the model is checked.
     """
     recipe = resolved(recipe)
     weights = fetch or not of_hub(recipe.model)
     machine = check_machine(recipe, use, train=train)
     errors = [*machine.errors, *check_batch_invariance(recipe)]
     errors += [*check_place(recipe), *check_scores(recipe)] if train else ()
-    notes = [*machine.notes, *notices_of(recipe.engine), *(method_notes(recipe) if train and method else ())]
+    notes = [*machine.notes, *notices_of(recipe.engine), *(method_notes(recipe) if train and readable else ())]
     with collected(errors):
         environment_of(recipe, use)
     try:
@@ -74,8 +79,11 @@ def check_inputs(
         check_model(recipe, directory, use, weights=weights)
     with collected(errors):
         _ = weight_files(directory) if weights else None
-    how = {"train": train, "fetch": fetch, "method": method, "all_rows": all_rows}
-    return CheckResult((), notes) + check_task(recipe, use, directory, errors, **how)
+    if not readable:
+        return CheckResult(errors, notes)
+    return CheckResult((), notes) + check_task(
+        recipe, use, directory, errors, train=train, fetch=fetch, all_rows=all_rows
+    )
 
 
 def check_task(
@@ -86,7 +94,6 @@ def check_task(
     *,
     train: bool,
     fetch: bool,
-    method: bool,
     all_rows: bool,
 ) -> CheckResult:
     """Errors and notes about tokenizer, task and verifier, after the `earlier` errors; and what was read."""
@@ -94,7 +101,7 @@ def check_task(
     with collected(errors):
         tokenizer = read_tokenizer(directory)
         errors += check_side_models(recipe, tokenizer, fetch=fetch) if train else ()
-        notes += wording_notes(recipe, tokenizer) if method else ()
+        notes += wording_notes(recipe, tokenizer)
         by_name = templates(recipe, tokenizer, tool_schemas(recipe, use))
         task = task_of(recipe, by_name)
         task = task.entirely_held_out if all_rows and isinstance(task, RowsTask) else task
@@ -106,7 +113,7 @@ def check_task(
         check_column(recipe.evaluate.by_column, task.held_out)
         if train:
             check_problems(recipe, task)
-            notes += label_notes(recipe, task)
+            notes += [*label_notes(recipe, task), *equal_pair_notes(recipe, task)]
         if train and (note := few_problems(recipe, task)):
             notes.append(note)
         demonstrations = demonstrations_of(recipe, by_name) if train else None
@@ -121,8 +128,8 @@ def check_task(
         if not any(isinstance(error, BadData) for error in errors):
             shape = shape_for(recipe, directory, task, longest, use)
             errors += unfit_prompts(shape, all_problems(task))
-            errors += unfinished_pictures(recipe, shape, train=train) if method else ()
-            if train and method:
+            errors += unfinished_pictures(recipe, shape, train=train)
+            if train:
                 errors += kind_errors(recipe, shape)
                 notes += kind_notes(recipe, directory, shape)
                 prompt = max(len(prompt.token_ids) for prompt in all_problems(task))
@@ -135,7 +142,7 @@ def check_task(
         if isinstance(verifier, NoVerifier) and not train:
             raise no_verifier(recipe.task.label, "its method trains stored answers, and grades none")
         notes += check_verifier(verifier, task)
-        if train and method:
+        if train:
             errors += unmet_needs(recipe, verifier)
             notes += need_notes(recipe, task)
         inputs = RunInputs(tokenizer, by_name, task, verifier, demonstrations)

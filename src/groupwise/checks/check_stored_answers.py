@@ -10,7 +10,9 @@ from groupwise.core import BadData, GroupwiseError, first_lines
 from groupwise.data import Draw, Prompt, Task, all_problems
 from groupwise.engines.no_engine import NoEngine
 from groupwise.rollout import RolloutSetting, SinglePromptSampler, Stored
-from groupwise.tasks.stored_rows import ASSISTANT, COMPLETION, LABEL, turns_of
+from groupwise.tasks.read_rows import SHOWN
+from groupwise.tasks.row_columns import COMPLETION
+from groupwise.tasks.stored_rows import ASSISTANT, LABEL, turns_of
 from groupwise.training.build_environment import frame_of
 from groupwise.training.build_run import RunInputs
 from groupwise.training.build_tasks import prompt_template
@@ -56,6 +58,20 @@ def label_notes(recipe: Recipe, task: Task) -> list[str]:
         return []
     kind = "wanted, and none is unwanted" if labels[0] else "unwanted, and none is wanted"
     return [f"  note: all {len(labels):,} answers are {kind}: check the column {LABEL!r}"]
+
+
+def equal_pair_notes(recipe: Recipe, task: Task) -> list[str]:
+    """A note with the rows of pairs whose two answers are equal. Else no note."""
+    strategy = recipe.method.strategy
+    if not isinstance(strategy, Stored) or len(strategy.columns) != 2:
+        return []
+    first, second = strategy.columns
+    equal = [prompt.id for prompt in all_problems(task) if prompt.row.get(first, 0) == prompt.row.get(second, 1)]
+    if not equal:
+        return []
+    shown = ", ".join(equal[:SHOWN]) + (f" and {len(equal) - SHOWN} more" if len(equal) > SHOWN else "")
+    pairs = "1 pair has" if len(equal) == 1 else f"{len(equal)} pairs have"
+    return [f"  note: {pairs} equal answers, which teach no preference and count in all means: {shown}"]
 
 
 def with_stored_budget(recipe: Recipe, inputs: RunInputs, positions: int) -> Recipe:

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from groupwise.checks import check as checks
-from groupwise.commands.unknown_options import unknown_option
+from groupwise.commands.unknown_options import unknown_options
 from groupwise.config.command_line_advice import spell_options
 from groupwise.config.packaged import named_recipe
 from groupwise.config.user_code import Permissions, load_use
@@ -23,7 +23,7 @@ def check(
     """
     loaded = load_use(allowed)
     path = named_recipe(file, recipe_name)
-    unknown = {name: problem for name, value in overrides if (problem := unknown_option("check", name, value))}
+    unknown = unknown_options("check", overrides, file)
     checked = checks.check(path, [field for field in overrides if field[0] not in unknown], loaded)
     errors = [*unknown.values(), *checked.errors]
     for error in errors:

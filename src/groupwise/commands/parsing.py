@@ -149,7 +149,7 @@ def split(command: str, words: Sequence[str]) -> tuple[list[str], list[tuple[str
     if command in RECIPE_ONLY and settings:
         from groupwise.commands.unknown_options import words_without_dashes
 
-        raise words_without_dashes(command, settings)
+        raise words_without_dashes(command, settings, overrides)
     return arguments, overrides
 
 

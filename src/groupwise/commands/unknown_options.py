@@ -3,13 +3,15 @@
 import re
 from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
+from pathlib import Path
 
 from groupwise.commands.command_table import COMMANDS, Command
+from groupwise.config.answer_with_value import option_with_value
 from groupwise.config.fields import SECOND_NAMES, SECTIONS, recipe_fields, same_end
 from groupwise.config.recipe_errors import one_error, unknown_field
-from groupwise.config.trl_and_verl_names import answer_of, field_named, option_of, other_name_fix
-from groupwise.core import Usage
-from groupwise.methods.families import method_files, published_name
+from groupwise.config.trl_and_verl_names import field_named, other_name_fix
+from groupwise.core import GroupwiseError, Usage
+from groupwise.methods.families import published_name
 
 Overrides = Sequence[tuple[str, str]]
 
@@ -34,21 +36,53 @@ def first_name(path: str) -> str:
     return path if dot and other_name_fix(path) else SECOND_NAMES.get(word, word) + dot + rest
 
 
-def check_options(command: str, overrides: Overrides) -> None:
-    """Raise `Usage` for overrides that name no field of a recipe, and so no option of the command."""
-    if problems := [problem for path, value in overrides if (problem := unknown_option(command, path, value))]:
-        raise one_error(problems)
+def check_options(command: str, overrides: Overrides, file: str | None = None) -> None:
+    """Raise `Usage` for overrides that name no field of a recipe, and so no option of the command.
+
+    The advice fits the method that the overrides name, or the recipe in `file`.
+    """
+    if problems := unknown_options(command, overrides, file):
+        raise one_error([*problems.values()])
 
 
-def unknown_option(command: str, path: str, value: str = "") -> Usage | None:
+def unknown_options(command: str, overrides: Overrides, file: str | None) -> dict[str, Usage]:
+    """The errors for overrides that name no field of a recipe, by the override's path."""
+    unknown = [(path, value) for path, value in overrides if unknown_field(path)]
+    method = named_method(overrides, file) if unknown else ""
+    errors = {path: unknown_option(command, path, value, method) for path, value in unknown}
+    return {path: error for path, error in errors.items() if error}
+
+
+def named_method(overrides: Overrides, file: str | None) -> str:
+    """The method that the overrides name, or else a recipe's file; empty if they name none.
+
+    >>> named_method([("prompts", "4"), ("method", "DPO")], None)
+    'dpo'
+    """
+    given = dict(overrides)
+    if name := given.get("method.base", given.get("method", "")):
+        return published_name(name)
+    if not (file or "").endswith(".toml"):
+        return ""
+    from groupwise.config.toml import base_of, read_toml  # late: few commands have an unknown option
+
+    try:
+        return base_of(read_toml(Path(str(file))))
+    except GroupwiseError:  # the command reports it once its options are right
+        return ""
+
+
+def unknown_option(command: str, path: str, value: str = "", method: str = "") -> Usage | None:
     """The error for an option that is neither one of the command nor a field of a recipe; None if it is a field.
+
+    The advice fits the published `method`, if the user named one.
 
     >>> unknown_option("eval", "smaples").fix, unknown_option("train", "learning-rate").fix
     ('did you mean --samples?', 'write --optimizer.lr 1e-6')
     """
     if (problem := unknown_field(path)) is None:
         return None
-    return Usage(f"{command} has no option --{path}", fix=fix_of(command, path, problem, value))
+    return Usage(f"{command} has no option --{path}", fix=fix_of(command, path, problem, value, method))
 
 
 def option_without_value(command: str, word: str) -> Usage:
@@ -63,26 +97,26 @@ def option_without_value(command: str, word: str) -> Usage:
     return unknown_option(command, path) or Usage(f"{word} needs a value", fix=fix)
 
 
-def words_without_dashes(command: str, words: Iterable[str]) -> Usage:
-    """The error for options as verl writes them: `data.train_batch_size=64`."""
+def words_without_dashes(command: str, words: Sequence[str], overrides: Overrides) -> Usage:
+    """The error for options as verl writes them: `data.train_batch_size=64`, beside these overrides."""
     problems = []
-    for word in words:
-        path, _, value = word.lstrip("+").partition("=")
-        unknown = unknown_option(command, path, value)
+    settings = [word.lstrip("+").partition("=")[::2] for word in words]
+    for word, (path, value) in zip(words, settings, strict=True):
+        unknown = unknown_option(command, path, value, named_method([*overrides, *settings], None))
         dashes = f"an option begins with two dashes: --{path} {value}"
         problems.append(Usage(f"{word} is no option", fix=unknown.fix if unknown else dashes))
     return one_error(problems)
 
 
-def fix_of(command: str, path: str, problem: Usage, value: str) -> str:
+def fix_of(command: str, path: str, problem: Usage, value: str, method: str) -> str:
     """The option to write instead of an unknown one. `problem` is the error for a field of this name."""
     written = path.replace("-", "_")
     if unknown_field(first_name(written)) is None:
         return f"write --{written}"
-    if hint := other_name_fix(written):
+    if hint := other_name_fix(written, method):
         line, _, option = hint.partition(", as an option ")
         own = re.sub(r"^write ([\w.]+), its", r"write --\1, its", line)
-        return f"write {of_value(written, option, value)}" if option else own
+        return f"write {option_with_value(written, option, value, method)}" if option else own
     if option := near(path, options_of_command(table_of(command))):
         return f"did you mean --{option}?"
     ends, similar = same_end(written), [name for name in [corrected(written)] if name]
@@ -91,44 +125,6 @@ def fix_of(command: str, path: str, problem: Usage, value: str) -> str:
     if path.partition(".")[0] in SECTIONS and "." in path:
         return problem.what.partition("; ")[2] or problem.fix
     return f"groupwise help lists the fields of a recipe, groupwise {command} --help the other options"
-
-
-def of_value(path: str, option: str, value: str) -> str:
-    """The option of an answer, with the user's value in place of the example where it means the same.
-
-    That is a published method, and a value of the example's type of an answer without a note. In a table that is a part
-    of one kind, it is the part's constant.
-
-    >>> of_value("loss_type", "--method grpo (...)", "dr_grpo"), of_value("max_steps", "--iterations 100 (...)", "7")
-    ('--method dr_grpo', '--iterations 100 (...)')
-    >>> of_value("learning_rate", "--optimizer.lr 1e-6", "1e-5"), of_value("bf16", "--machine.dtype bfloat16", "true")
-    ('--optimizer.lr 1e-5', '--machine.dtype bfloat16')
-    >>> print(of_value("tp", "--engine '{ kind = 'Vllm' ... }'", "4"))
-    --engine '{ kind = "Vllm", tensor_parallel_size = 4 }'
-    """
-    answer = answer_of(path)
-    if answer is None:
-        return option
-    if answer.field_path == "method":
-        return f"--method {name}" if (name := published_name(value)) in method_files() else option
-    example, written = answer.equivalent_field_value, value
-    match example:
-        case {"kind": str(part), **constants} if len(constants) == 1:
-            ((name, example),) = constants.items()
-            written = f'{{ kind = "{part}", {name} = {value} }}'
-        case _:
-            pass
-    kind = bool if value in ("true", "false") else int if value.isdecimal() else float if is_number(value) else str
-    fits = type(example) is kind or (isinstance(example, float) and kind is int)
-    return option_of(answer.field_path, written) if value and fits and not answer.note else option
-
-
-def is_number(text: str) -> bool:
-    """Whether a text is a number as Python writes it."""
-    try:
-        return float(text) == float(text)
-    except ValueError:
-        return False
 
 
 def corrected(path: str) -> str:

@@ -1,4 +1,6 @@
 # Made by tools/front_doors.py from the `__all__` of each file.
+from groupwise.config.answer_with_value import line_with_value as line_with_value
+from groupwise.config.answer_with_value import option_with_value as option_with_value
 from groupwise.config.command_line_advice import in_options as in_options
 from groupwise.config.command_line_advice import spell_options as spell_options
 from groupwise.config.constructor_advice import in_constructor as in_constructor

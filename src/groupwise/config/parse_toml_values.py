@@ -23,7 +23,7 @@ from groupwise.config.registry import (
     methods,
     socket_of,
 )
-from groupwise.config.toml import BARE, CommandLineValue, default_method
+from groupwise.config.toml import BARE, CommandLineValue, base_of, default_method
 from groupwise.config.trl_and_verl_names import method_fix, other_value_fix, verifier_fix
 from groupwise.config.user_code import UserCode
 from groupwise.config.wrong_value_advice import component_advice, example_line, list_advice, table_advice
@@ -264,7 +264,8 @@ class ValueParser:
                 self.problem(where, f"{key} is not a field", f"use the command-line option {SWITCHES[key]}")
                 continue
             if key not in known:
-                self.errors.extend(unknown_keys(where, cls.__name__, key, item, (*others, *known)))
+                method = base_of(data) if cls is Recipe else ""
+                self.errors.extend(unknown_keys(where, cls.__name__, key, item, (*others, *known), method))
                 continue
             value = self.value(item, hints[key], values.get(key, default(known[key])), f"{where}.{key}")
             values[key] = value if value is not MISSING else values.get(key, MISSING)

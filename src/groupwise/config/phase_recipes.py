@@ -9,7 +9,8 @@ from typing import Any
 
 from groupwise.config.phase_references import REFERENCE, Locate, with_paths
 from groupwise.config.recipe import Recipe
-from groupwise.config.recipe_toml import base_of, read_tables
+from groupwise.config.recipe_toml import read_tables
+from groupwise.config.toml import base_of
 from groupwise.config.user_code import UserCode
 from groupwise.core import Usage
 from groupwise.runs.phase_directories import KEY, NAME

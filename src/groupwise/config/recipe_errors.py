@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
 
+from groupwise.config.answer_with_value import line_with_value
 from groupwise.config.fields import SECOND_NAMES, SECTIONS, declared, home
 from groupwise.config.trl_and_verl_names import ROWS, other_name_fix
 from groupwise.core import Usage
@@ -55,15 +56,15 @@ def method_suggestion(name: str, names: Iterable[str]) -> str:
     return f"the nearest are {', '.join(nearest)}; all of them: groupwise methods"
 
 
-def unknown_keys(where: str, owner: str, key: str, item: object, known: Iterable[str]) -> list[Usage]:
+def unknown_keys(where: str, owner: str, key: str, item: object, known: Iterable[str], method: str = "") -> list[Usage]:
     """The errors for an unknown field of the class `owner`: one, or one for each option of TRL or verl in a table.
 
-    `item` is the key's value.
+    `item` is the key's value. The advice fits the published `method`, if the recipe names one.
     """
     paths = list(leaves(key, item))
     if len(paths) == 1 or not any(map(other_name_fix, paths)):
-        return [unknown_key(where, owner, paths[0] if len(paths) == 1 else key, known)]
-    return [problem(where, f"{owner} has no field {path!r}", other_name_fix(path) or ROWS) for path in paths]
+        return [unknown_key(where, owner, paths[0] if len(paths) == 1 else key, known, item, method)]
+    return [problem(where, f"{owner} has no field {path!r}", other_name_fix(path, method) or ROWS) for path in paths]
 
 
 def leaves(path: str, item: object) -> Iterator[str]:
@@ -81,14 +82,16 @@ def leaves(path: str, item: object) -> Iterator[str]:
             yield path
 
 
-def unknown_key(where: str, owner: str, path: str, known: Iterable[str]) -> Usage:
-    """The error for a dotted path whose first key is an unknown field of the class `owner`.
+def unknown_key(
+    where: str, owner: str, path: str, known: Iterable[str], value: object = None, method: str = ""
+) -> Usage:
+    """The error for a dotted path whose first key is an unknown field of the class `owner`, with a value.
 
-    It has the name here of an option of TRL or verl, or else a suggestion.
+    It has the name here of an option of TRL or verl, for a published method if there is one, or else a suggestion.
     """
     key = path.partition(".")[0]
     table = where.removeprefix("recipe").removeprefix(".")
-    if fix := other_name_fix(f"{table}.{path}" if table else path):
+    if fix := line_with_value(f"{table}.{path}" if table else path, value, method):
         return problem(where, f"{owner} has no field {path!r}", fix)
     if owner == "Recipe" and key in SECOND_NAMES:
         first = ".".join([SECOND_NAMES[key], *path.split(".")[1:]])

@@ -30,7 +30,6 @@ from groupwise.config.user_code import UserCode
 from groupwise.core import Usage
 from groupwise.data import VerifierSettings
 from groupwise.methods import ScheduleInput
-from groupwise.methods.families import published_name
 from groupwise.methods.schedules import trial_iterations
 from groupwise.runs.open_run import OpenRun
 from groupwise.runs.phase_directories import KEY, earlier_phases, trained_model
@@ -156,16 +155,6 @@ def read_tables(
     except Usage as error:
         reading.errors.append(error)
     return recipe, reading.errors
-
-
-def base_of(data: Mapping[str, Any]) -> str:
-    """The name of the method, published or the user's, that a recipe's tables start from; empty if they name none.
-
-    >>> base_of({"method": "DAPO"}), base_of({"method": {"group_size": 4}})
-    ('dapo', '')
-    """
-    method = data.get("method", "")
-    return published_name(str(method.get("base", "")) if isinstance(method, dict) else str(method))
 
 
 def override(value: T, path: str, text: Any, use: UserCode | None = None) -> T:

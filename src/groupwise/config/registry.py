@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Literal, Protocol
 
 from groupwise.config.user_code import PREFIX
 from groupwise.core import Usage, files_of, part_named, part_names
-from groupwise.core.lazy_imports import PART_ROOMS
+from groupwise.core.lazy_imports import PART_ROOMS, opened
 from groupwise.data import TaskSettings, VerifierSettings, name_of
 from groupwise.methods.families import method_files
 
@@ -86,7 +86,7 @@ class PublishedMethods(Mapping[str, Any]):
     """All published methods by name, in display order. A name imports only its file; the order imports all of them."""
 
     def __getitem__(self, name: str) -> Any:
-        return getattr(importlib.import_module(method_files()[name]), name)
+        return getattr(opened(method_files()[name]), name)
 
     def __contains__(self, name: object) -> bool:
         return name in method_files()

@@ -2,7 +2,7 @@
 
 import errno
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -187,6 +187,16 @@ def set_path(data: dict[str, Any], path: str, value: Any) -> None:
         node[index] = child
         node = child
     node[_index(node, keys[-1], path)] = value
+
+
+def base_of(data: Mapping[str, Any]) -> str:
+    """The name of the method, published or the user's, that a recipe's tables start from; empty if they name none.
+
+    >>> base_of({"method": "DAPO"}), base_of({"method": {"group_size": 4}})
+    ('dapo', '')
+    """
+    method = data.get("method", "")
+    return published_name(str(method.get("base", "")) if isinstance(method, dict) else str(method))
 
 
 def keys_of(path: str) -> list[str]:

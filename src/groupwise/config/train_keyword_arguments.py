@@ -1,5 +1,6 @@
 """Converts keyword arguments of `groupwise.train` and similar calls to recipe fields."""
 
+import re
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
 from difflib import get_close_matches
@@ -7,17 +8,18 @@ from pathlib import Path
 from types import NoneType
 from typing import Any, get_args
 
+from groupwise.config.answer_with_value import line_with_value
 from groupwise.config.fields import SECOND_NAMES
 from groupwise.config.packaged import find_recipe
 from groupwise.config.parse_toml_values import hints_of
 from groupwise.config.recipe import Recipe
 from groupwise.config.recipe_toml import plain, write
 from groupwise.config.registry import methods
-from groupwise.config.toml import PythonText, is_toml
-from groupwise.config.trl_and_verl_names import other_name_fix
+from groupwise.config.toml import PythonText, base_of, is_toml
 from groupwise.config.user_code import Permissions
 from groupwise.core import Usage
 from groupwise.methods import Method
+from groupwise.methods.families import methods_with_argument
 from groupwise.runs.phase_directories import KEY
 
 
@@ -73,7 +75,8 @@ def overrides_of(settings: Mapping[str, Any]) -> list[tuple[str, Any]]:
                 raise Usage(f"{name} is a permission, not a field of a recipe", fix=fix)
             near = get_close_matches(name, [*known, *SECOND_NAMES], n=1, cutoff=0.5)
             fix = f"did you mean {near[0]}?" if near else "groupwise show FILE prints all fields of a recipe"
-            raise Usage(f"no argument and no field of a recipe is called {name!r}", fix=other_name_fix(name) or fix)
+            fix = in_call(name, settings) or fix
+            raise Usage(f"no argument and no field of a recipe is called {name!r}", fix=fix)
     hints = hints_of(Recipe)
     if (environment := settings.get("environment", "")) and not isinstance(environment, str):
         raise not_a_name(environment)
@@ -82,6 +85,23 @@ def overrides_of(settings: Mapping[str, Any]) -> list[tuple[str, Any]]:
         raise Usage(f"method is the function {function}", fix=f"call it: method=gw.{function}()")
     values = {path: as_data(_lora(path, value), hints.get(path, Any)) for path, value in settings.items()}
     return [(path, PythonText(value) if isinstance(value, str) else value) for path, value in values.items()]
+
+
+def in_call(name: str, settings: Mapping[str, Any]) -> str:
+    """The fix for an argument that is an option of TRL or verl, with its value; empty for another name.
+
+    An argument of the method that `settings` name is one of its function.
+
+    >>> in_call("beta", {"beta": 0.2, "method": "dpo"})
+    'write method=gw.dpo(beta=0.2)'
+    """
+    method = settings.get("method", "")
+    base = base_name(method) if isinstance(method, Method) else base_of({"method": method})
+    fix = line_with_value(name, settings[name], base)
+    argument = re.match(r"write method\.(\w+) = ([^,]+), as", fix)
+    if argument and base in methods_with_argument().get(argument[1], ()):
+        return f"write method=gw.{base}({argument[1]}={argument[2]})"
+    return fix
 
 
 def not_a_name(environment: Any) -> Usage:

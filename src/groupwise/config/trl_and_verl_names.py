@@ -4,13 +4,14 @@ import re
 import shlex
 import tomllib
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
 from groupwise.config.fields import SECTIONS
+from groupwise.methods.families import method_family, method_files, methods_with_argument
 
 __all__ = [
     "DICTIONARY",
@@ -35,7 +36,8 @@ class OtherLibraryOption:
 
     `python_text` is what a program writes; if it is empty, the text is rendered (`python_spelling`). `field_path` and
     `equivalent_field_value` are the field of a recipe that does the same, if there is one, and `other_argument_names`
-    other names of it in constructors, each with an example.
+    other names of it in constructors, each with an example. `stored_answers_text` is what to write for a method of
+    stored answers, if that differs.
     """
 
     command_line_text: str
@@ -44,6 +46,7 @@ class OtherLibraryOption:
     equivalent_field_value: Any = field(default=None, hash=False)
     note: str = ""
     other_argument_names: Mapping[str, float] = field(default_factory=dict[str, float], hash=False)
+    stored_answers_text: str = ""
 
 
 @cache
@@ -61,6 +64,11 @@ def answers() -> Mapping[str, OtherLibraryOption]:
 
 def _answer(entry: Mapping[str, Any]) -> OtherLibraryOption:
     """The answer that an entry of the table gives."""
+    answer = _answer_for_any_method(entry)
+    return replace(answer, stored_answers_text=f"leave it out: {entry['stored']}") if "stored" in entry else answer
+
+
+def _answer_for_any_method(entry: Mapping[str, Any]) -> OtherLibraryOption:
     python = entry.get("python", "")
     if "do" in entry:
         return OtherLibraryOption(entry["do"], python)
@@ -151,15 +159,20 @@ OTHER_VALUES: Mapping[tuple[str, str], str] = MappingProxyType(
         ("cluster.launch", "given"): "external",
         ("engine.placement", "apart"): "separate",
         ("engine.placement", "same"): "colocated",
+        ("method", "nll"): "sft",
+        ("method", "reward"): "bradley_terry",
+        ("method", "reward_model"): "bradley_terry",
+        ("method", "rm"): "bradley_terry",
+        ("method", "sigmoid"): "dpo",
         ("method.old_logprobs", "recomputed"): "learner",
         ("method.old_logprobs", "sampled"): "engine",
         ("method.router_replay", "R2"): "learner",
         ("method.router_replay", "R3"): "engine",
     }
 )
-"""The value of a field by its name in verl or in earlier recipes."""
+"""The value of a field by its name in TRL, in verl or in earlier recipes."""
 WHOLE = re.compile(
-    "algo|algorithm|args|callbacks?|config|datasets?|debug|device|dtype|epochs|num_workers|precision|project|rewards|seed"
+    "algo|algorithm|alpha|args|callbacks?|config|datasets?|debug|device|dtype|epochs|num_workers|precision|project|rewards|seed"
     "|steps|stop|tools"
 )
 """Words that are no option of TRL or verl in a table of a recipe: `evaluate.denoising_steps` has another meaning."""
@@ -167,7 +180,7 @@ ROWS = "docs/coming-from.md has a row for each option of TRL and verl"
 
 
 def other_value_fix(path: str, value: object) -> str:
-    """The fix for a value that has another name in verl or in earlier recipes; empty for any other value.
+    """The fix for a value that has another name in TRL, in verl or in earlier recipes; empty for any other value.
 
     >>> other_value_fix("method.router_replay", "R3")
     "write 'engine', its name here"
@@ -176,24 +189,44 @@ def other_value_fix(path: str, value: object) -> str:
     return f"write {name!r}, its name here" if name else ""
 
 
-def answer_of(path: str) -> OtherLibraryOption | None:
+def answer_of(path: str, method: str = "") -> OtherLibraryOption | None:
     """The answer for an option of TRL or verl by its dotted path. The longest end of the path counts, then its table.
 
-    None for another name, and for a word of a recipe's table, such as `evaluate.denoising_steps`.
+    It fits the published `method`, if the user named one. None for another name, and for a word of a recipe's table,
+    such as `evaluate.denoising_steps`.
+
+    >>> answer_of("beta").field_path, answer_of("beta", "dpo").field_path, answer_of("beta", "grpo").field_path
+    ('method.objective.penalties', 'method.beta', 'method.kl')
+    >>> answer_of("max_length", "sft").command_line_text
+    "leave it out: nothing is cut, and a row that is longer than the model's context is refused by number"
     """
     words, tables = path.split("."), {name.partition(".")[0] for name in SECTIONS}
     for end in range(len(words), 0, -1):
-        for start in range(max(0, end - 2), end):
+        for start in range(max(0, end - 3), end):
             name = ".".join(words[start:end])
             if name in answers() and not (words[0] in tables and WHOLE.fullmatch(name)):
-                return answers()[name]
+                return _fitting(answers()[name], method)
     return None
 
 
-def other_name_fix(path: str) -> str:
+def _fitting(answer: OtherLibraryOption, method: str) -> OtherLibraryOption:
+    """An answer for a published method: with the method's own argument, or that of stored answers."""
+    if method not in method_files():
+        return answer
+    owners = methods_with_argument()
+    if name := next((name for name in answer.other_argument_names if method in owners.get(name, ())), ""):
+        path, example = f"method.{name}", answer.other_argument_names[name]
+        text = f"write {path} = {example}, as an option {option_of(path, str(example))}"
+        return OtherLibraryOption(text, "", path, example, "", answer.other_argument_names)
+    if answer.stored_answers_text and method_family(method) == "stored":
+        return OtherLibraryOption(answer.stored_answers_text)
+    return answer
+
+
+def other_name_fix(path: str, method: str = "") -> str:
     """The fix for an option of TRL or verl, or an earlier name of a field, by its dotted path; empty for another name.
 
-    An earlier name counts as a whole.
+    An earlier name counts as a whole. The fix fits the published `method`, if the user named one.
 
     >>> other_name_fix("actor_rollout_ref.rollout.n")
     'write method.group_size = 8, as an option --method.group_size 8'
@@ -203,7 +236,7 @@ def other_name_fix(path: str) -> str:
     earlier = (name for name in EARLIER_FIELDS if f"{path}.".startswith(f"{name}."))
     if name := next(earlier, ""):
         return f"write {EARLIER_FIELDS[name]}, its name here"
-    return answer.command_line_text if (answer := answer_of(path)) else ""
+    return answer.command_line_text if (answer := answer_of(path, method)) else ""
 
 
 def field_named(path: str) -> str:
@@ -267,12 +300,14 @@ def verifier_fix(text: str) -> str:
 
 
 def method_fix(text: str, names: Iterable[str]) -> str:
-    """The fix for a method in the notation of a call: the table to write; empty for another text.
+    """The fix for a method by a name in TRL, or in the notation of a call: the table to write; empty for another text.
 
     >>> method_fix("grpo(group_size=8)", ["grpo"])
     'write method = { base = "grpo", group_size = 8 }'
     """
     name, bracket, rest = text.partition("(")
+    if fix := other_value_fix("method", text):
+        return fix
     if not bracket or name not in names:
         return ""
     fields = [f'base = "{name}"', *(f"{match[1]} = {_as_toml(match[2])}" for match in ARGUMENT.finditer(rest))]

@@ -6,6 +6,8 @@ STORED_SUMS = (
     "verifier = last_number",
 )
 """Sums with stored answers: a worked solution, and a guess that is wrong."""
+SLIPS = ("task = benchmarks/atlas/slips/train.jsonl", "held_out = benchmarks/atlas/slips/test.jsonl")
+"""Pairs of worked solutions, of which the rejected one has a slip in its last step."""
 REPEATED_SUMS = (
     "task = benchmarks/atlas/repeats/train.jsonl",
     "held_out = benchmarks/atlas/repeats/test.jsonl",

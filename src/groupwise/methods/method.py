@@ -22,6 +22,7 @@ from groupwise.data import (
     side_models_of,
 )
 from groupwise.learner import AuxiliaryLoss, RouterReplay, SideModel, ValueModel
+from groupwise.methods.preference_checks import check_preference
 from groupwise.methods.schedule_input import ScheduleInput
 from groupwise.methods.schedules import Schedule, StateValue, with_value
 from groupwise.methods.side_model_checks import check_side_models, value_targets
@@ -101,6 +102,7 @@ class Method:
         value_targets(self.models, self.credit)
         check_curriculum(self.curriculum, self.strategy, self.max_refills, self.old_logprobs)
         check_group_size(self.group_size, self.curriculum, self.strategy)
+        check_preference(self.objective.surrogate)
         early = [m for m in needs(self.filter) if isinstance(m, Return) or not in_batch(m)]
         if early:
             why = f"the filter needs {early[0]}, and a filter runs before the learner computes measures"

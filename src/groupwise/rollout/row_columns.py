@@ -5,9 +5,14 @@ from typing import Any
 
 from groupwise.core import BadData, Usage
 from groupwise.data import Draw, Prompt, ReadsColumns, name_of, with_fields
+from groupwise.tasks.row_columns import CHOSEN, COMPLETION, REJECTED, method_of_stored
 
 __all__ = ["check_columns", "column_of", "text_of", "texts_of"]
 
+FILES = {COMPLETION: "demos.jsonl", CHOSEN: "pairs.jsonl", REJECTED: "pairs.jsonl"}
+"""A file of rows, as docs/stored.md has it, by the column of stored answers: no packaged task has one."""
+OF_HINTED_SUMS = ("answer", "hints", "solution")
+"""The columns of the packaged task `hinted_sums`."""
 SHAPES = {"text": "a text or a number", "texts": "a text or a list of texts"}
 """What a column may hold, by `column_type` of the component that reads it. A component without it reads any value."""
 
@@ -80,10 +85,16 @@ def _is_texts(value: Any) -> bool:
 
 def _missing(column: str, part: ReadsColumns, prompts: Sequence[Prompt], count: str = "") -> Usage:
     name, first = name_of(part), prompts[0]
+    if column in FILES:
+        fix = method_of_stored(first.row) or f"name a file whose rows have it: --task {FILES[column]}; docs/stored.md"
+    elif column in OF_HINTED_SUMS:
+        fix = f"use a task whose rows have it, such as hinted_sums, or set the field of {name} that names the column"
+    else:
+        fix = f"use rows that have it, or set the field of {name} that names the column"
     return Usage(
         f"{name} needs the column {column!r} of {'some rows' if _skips(part) else 'each row'}{count}",
         evidence=f"the row of {first.id} has {', '.join(map(str, first.row)) or 'no columns'}",
-        fix=f"use a task whose rows have it, such as hinted_sums, or set the field of {name} that names the column",
+        fix=fix,
     )
 
 

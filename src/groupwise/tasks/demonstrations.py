@@ -22,11 +22,11 @@ from groupwise.tasks.mixed_sums import mixed_demonstrations
 from groupwise.tasks.programs import program_demonstrations
 from groupwise.tasks.proposed_sums import proposal_demonstrations
 from groupwise.tasks.read_rows import DataRowError, Row, check_length, kind_of, rows_of
-from groupwise.tasks.row_columns import Problem, RowColumns, is_conversation, problem_text
+from groupwise.tasks.row_columns import COMPLETION, Problem, RowColumns, is_conversation, problem_text
 from groupwise.tasks.row_pictures import hashes_of, pictures_of, plain_messages
 from groupwise.tasks.rows_task import RowsTask, encoded_problem
 from groupwise.tasks.source_stats import ContentHash, SourceStats
-from groupwise.tasks.stored_rows import ASSISTANT, COMPLETION, MESSAGES
+from groupwise.tasks.stored_rows import ASSISTANT, MESSAGES
 from groupwise.tasks.tiny_countdown import countdown_demonstrations
 from groupwise.tasks.wordy_sums import wordy_demonstrations
 

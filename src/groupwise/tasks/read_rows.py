@@ -28,7 +28,21 @@ Row = dict[str, Any]
 
 
 class DataRowError(Exception):
-    """The error for a data row that cannot be used, with the reason."""
+    """The error for a data row that cannot be used, with the reason. `fix` is its own advice, if it has some."""
+
+    def __init__(self, why: str, fix: str = "") -> None:
+        super().__init__(why)
+        self.fix = fix
+
+
+def fix_of(advice: Iterable[str], example: str) -> str:
+    """The fix for rows that cannot be used, from the advice for each, where it has its own; the example for others.
+
+    >>> fix_of(["", "pictures are files", ""], "write x")
+    'correct or remove these rows; write x\\npictures are files'
+    """
+    own = set(advice)
+    return "\n".join([f"correct or remove these rows; {example}"] * ("" in own) + sorted(own - {""}))
 
 
 def is_source(name: str) -> bool:

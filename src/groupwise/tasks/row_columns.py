@@ -2,7 +2,7 @@
 
 import json
 import shlex
-from collections.abc import Callable, Mapping, Set
+from collections.abc import Callable, Iterable, Mapping, Set
 from dataclasses import dataclass
 from difflib import SequenceMatcher
 from math import inf
@@ -218,6 +218,24 @@ def _lookup(row: Row, path: str) -> tuple[Any, bool]:
         else:
             return None, False
     return value, True
+
+
+COMPLETION, CHOSEN, REJECTED = "completion", "chosen", "rejected"
+"""The columns of stored answers: of a demonstration, and of a preference pair."""
+
+
+def method_of_stored(columns: Iterable[str]) -> str:
+    """What to write for rows with these columns if they have stored answers; empty for other columns.
+
+    >>> method_of_stored(["prompt", "chosen", "rejected"])
+    'the rows are preference pairs: train them with --method dpo'
+    >>> method_of_stored(["prompt", "answer"])
+    ''
+    """
+    names = set(columns)
+    if {CHOSEN, REJECTED} <= names:
+        return "the rows are preference pairs: train them with --method dpo"
+    return "the rows are demonstrations: train them with --method sft" if COMPLETION in names else ""
 
 
 NEAR = 0.5

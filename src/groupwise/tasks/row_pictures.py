@@ -1,5 +1,6 @@
 """Reads the pictures of a data row: the column `images` or `image`, and the parts of its messages that are pictures."""
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,11 @@ from groupwise.tasks.data_sets import HUB
 from groupwise.tasks.read_rows import DataRowError, Row, kind_of
 
 PICTURE_COLUMNS = ("images", "image")
+PICTURE_ADVICE = (
+    'name a file beside the rows, "image": "pictures/1.png", or a list of them in "images", one for each\n'
+    "picture in the messages: docs/pictures.md"
+)
+URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://|data:")
 
 
 def pictures_of(row: Row, problem: Any, source: str, encode: Callable[..., Any]) -> tuple[Picture, ...]:
@@ -23,7 +29,11 @@ def pictures_of(row: Row, problem: Any, source: str, encode: Callable[..., Any])
     if getattr(encode, "takes_pictures", False):
         path = Path(source)
         folder = None if source.startswith(HUB) else path if path.is_dir() else path.parent
-        return row_pictures(row, problem, folder)
+        try:
+            return row_pictures(row, problem, folder)
+        except DataRowError as fault:
+            fault.fix = PICTURE_ADVICE
+            raise
     if not isinstance(problem, str) and count_pictures(problem):
         raise DataRowError("its messages have pictures, and the model takes none: take a vision-language model")
     return ()
@@ -69,6 +79,8 @@ def _bytes_of(value: Any, folder: Path | None) -> bytes:
         return bytes(value)
     if not isinstance(value, str):
         raise DataRowError(f"a picture is {kind_of(value)}: it must be the path or the bytes of a file")
+    if URL.match(value):
+        raise DataRowError(f"a picture is the URL {value[:80]!r}, and pictures are not fetched: store its file")
     if folder is None:
         raise DataRowError(
             f"a picture is a path, {value[:80]!r}, and the data set is no file: store the bytes in the rows"

@@ -10,8 +10,8 @@ from groupwise.core import BadData, Usage, counted, first_lines
 from groupwise.data import Ids, Picture, Prompt
 from groupwise.data.pictures import hash_of_pictures
 from groupwise.tasks.data_sets import HUB
-from groupwise.tasks.read_rows import SHOWN, TABLES, DataRowError, Row, check_length, rows_of
-from groupwise.tasks.row_columns import Problem, RowColumns, problem_text
+from groupwise.tasks.read_rows import SHOWN, TABLES, DataRowError, Row, check_length, fix_of, rows_of
+from groupwise.tasks.row_columns import Problem, RowColumns, method_of_stored, problem_text
 from groupwise.tasks.row_pictures import hashes_of, pictures_of, without_pictures
 from groupwise.tasks.source_stats import ContentHash, SourceStats, contains_answer, listed
 from groupwise.tasks.stored_calls import tools_of, with_tools
@@ -137,12 +137,14 @@ def read_problems(
     content = ContentHash()
     omitted: set[str] = set()
     layout: RowColumns | None = None
+    stored = ""
     rows = 0
     for rows, row in rows_of(source, split):
         try:
             if isinstance(row, DataRowError):
                 raise row
             layout = layout or _fitting(row, layouts)
+            stored = stored or ("" if layout.fits(row) else method_of_stored(row))
             problem, gold = layout.read(row)
             pictures = pictures_of(row, problem, source, encode)
             row = without_pictures(row) if pictures else row
@@ -171,7 +173,8 @@ def read_problems(
     if faults:
         evidence = first_lines([f"row {row}: {why}" for row, why in faults])
         what = f"{source}: {len(faults)} of {rows:,} rows cannot be used"
-        raise BadData(what, evidence=evidence, fix=_fix([fault for _, fault in faults], source))
+        fix = stored or fix_of([fault.fix for _, fault in faults], _example(source))
+        raise BadData(what, evidence=evidence, fix=fix)
     if not prompts:
         raise BadData(f"{source} holds no problem", evidence="0 rows", fix=_example(source))
     return prompts, SourceStats(
@@ -191,12 +194,6 @@ def read_problems(
 def _identity(text: str, pictures: Sequence[Picture] = ()) -> str:
     """A text that equal problems share: their text up to white space, and their pictures."""
     return f"{key_of(text)} {hash_of_pictures(pictures)}" if pictures else key_of(text)
-
-
-def _fix(faults: Sequence[DataRowError], source: str) -> str:
-    """The fix for a source's rows that cannot be used: the advice of template or tokenizer, if each row fails there."""
-    advice = {fault.fix if isinstance(fault, PromptEncodingError) else "" for fault in faults}
-    return f"correct or remove these rows; {_example(source)}" if "" in advice else "\n".join(sorted(advice))
 
 
 def refuse_overlap(training: Sequence[Prompt], held_out: Sequence[Prompt]) -> None:
@@ -256,8 +253,8 @@ class PromptEncodingError(DataRowError):
     """A prompt that template or tokenizer refuse. `fix` is their advice, empty without one."""
 
     def __init__(self, error: Exception) -> None:
-        super().__init__(f"the tokenizer cannot read this prompt ({getattr(error, 'what', error)})")
-        self.fix = str(getattr(error, "fix", ""))
+        why = f"the tokenizer cannot read this prompt ({getattr(error, 'what', error)})"
+        super().__init__(why, str(getattr(error, "fix", "")))
 
 
 def encoded_problem(encode: Callable[..., Ids], problem: Problem, pictures: Sequence[Picture] = ()) -> Ids:

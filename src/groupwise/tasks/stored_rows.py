@@ -9,8 +9,8 @@ from typing import Any
 from groupwise.core import BadData, first_lines
 from groupwise.data import Ids, Picture, Prompt
 from groupwise.models.picture_messages import count_pictures
-from groupwise.tasks.read_rows import DataRowError, Row, check_length, kind_of, rows_of
-from groupwise.tasks.row_columns import Problem, RowColumns, is_conversation, problem_text
+from groupwise.tasks.read_rows import DataRowError, Row, check_length, fix_of, kind_of, rows_of
+from groupwise.tasks.row_columns import CHOSEN, COMPLETION, REJECTED, Problem, RowColumns, is_conversation, problem_text
 from groupwise.tasks.row_pictures import hashes_of, pictures_of, plain_messages, without_pictures
 from groupwise.tasks.rows_task import encoded_problem
 from groupwise.tasks.source_stats import ContentHash, SourceStats
@@ -28,8 +28,10 @@ from groupwise.tasks.typed_columns import number_in, truth_in
 
 __all__ = ["read_stored"]
 
-COMPLETION, CHOSEN, REJECTED, TEXT, MESSAGES = "completion", "chosen", "rejected", "text", "messages"
-"""The columns of stored answers, and those that a prompt is read from."""
+TEXT, MESSAGES = "text", "messages"
+"""Columns from which a prompt is read."""
+ROLES = ("system", "user", ASSISTANT, "tool")
+"""The roles of messages."""
 LABEL = "label"
 """The column that says whether a completion is wanted."""
 Answer = str | list[dict[str, Any]] | dict[str, str]
@@ -77,6 +79,7 @@ def read_stored(
     name = Path(source.partition("@")[0]).stem
     prompts: list[Prompt] = []
     faults: dict[int, str] = {}
+    advice: dict[int, str] = {}
     labelled: dict[int, bool] = {}
     content, omitted, rows = ContentHash(), set[str](), 0
     for rows, row in rows_of(source):
@@ -84,6 +87,7 @@ def read_stored(
             if isinstance(row, DataRowError):
                 raise row
             stored = read_row(row, columns)
+            check_roles(stored)
             pictures = pictures_of(row, stored.problem, source, encode)
             row = without_pictures(row) if pictures else row
             kept, left_out = RowColumns(keeps_whole_row=True).extra(row)
@@ -99,13 +103,16 @@ def read_stored(
                 prompts.append(replace(prompt, id=f"{name}/{rows}{part}"))
         except DataRowError as fault:
             faults[rows] = str(fault)
+            advice[rows] = fault.fix
     if splits_pairs or any(labelled.values()):
         why = f"field {LABEL!r} is missing or null: it must be true or false"
-        faults = {row: why for row, has_label in labelled.items() if not has_label} | faults
+        unlabelled = [row for row, has_label in labelled.items() if not has_label]
+        faults = dict.fromkeys(unlabelled, why) | faults
+        advice = dict.fromkeys(unlabelled, "") | advice
     if faults:
         what = f"{source}: {len(faults)} of {rows:,} rows have no stored answer that can be used"
         lines = [f"row {row}: {fault}" for row, fault in sorted(faults.items())]
-        raise BadData(what, evidence=first_lines(lines), fix=f"correct or remove these rows; {EXAMPLE}")
+        raise BadData(what, evidence=first_lines(lines), fix=fix_of([*advice.values()], EXAMPLE))
     if not prompts:
         raise BadData(f"{source} holds no stored answer", evidence="0 rows", fix=EXAMPLE)
     counts = {
@@ -138,10 +145,21 @@ def read_row(row: Row, columns: RowColumns) -> StoredAnswersRow:
             raise DataRowError(f"field {TEXT!r} is {kind_of(text) if not isinstance(text, str) else 'empty'}")
         return StoredAnswersRow("", {COMPLETION: {TEXT: text}})
     answer = COMPLETION if COMPLETION in row else columns.answer_column
+    if (one := {CHOSEN, REJECTED} & row.keys()) and answer not in row:
+        (other,) = {CHOSEN, REJECTED} - one
+        raise DataRowError(f"it has {one.pop()!r} and no {other!r}: a pair has both")
     if not answer:
         raise DataRowError(f"it has {', '.join(row) or 'no fields'}, and no stored answer")
     problem, completion = RowColumns(columns.prompt_column, answer).read(row)
     return StoredAnswersRow(problem, {COMPLETION: checked_answer(completion, answer)})
+
+
+def check_roles(stored: StoredAnswersRow) -> None:
+    """Raise `DataRowError` for a message of an unknown role, which a plain template would take for the other side."""
+    for messages in (stored.problem, *stored.answers_by_column.values()):
+        for message in messages if isinstance(messages, list) else ():
+            if (role := message["role"]) not in ROLES:
+                raise DataRowError(f"a message has the role {role!r:.40}: the roles are {', '.join(ROLES)}")
 
 
 def read_pair(row: Row, columns: RowColumns) -> StoredAnswersRow:

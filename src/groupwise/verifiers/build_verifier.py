@@ -44,6 +44,9 @@ class VerifierContext:
             for prompt in (*self.task.training, *self.task.held_out):
                 if not kind.fits(gold := prompt.row.get("answer")):
                     evidence, fix = f"{prompt.id}: {str(gold)[:80]}", "correct this row, or use another verifier"
+                    if gold is None:
+                        evidence = f"the row of {prompt.id} has {', '.join(map(str, prompt.row)) or 'no other column'}"
+                        fix = "name the column of gold answers: --columns.answer NAME; or use a verifier without them"
                     raise BadData(
                         f"{name} needs a gold answer that is {kind.gold_answer_format}", evidence=evidence, fix=fix
                     )

@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Generic, Literal, TypeVar
 import torch
 from torch import nn
 
-from groupwise.core import BadData, check_types
+from groupwise.core import BadData, GroupwiseError, check_types, or_near
 from groupwise.data import Finish, Prompt, Sample, Verdict, VerifierSettings
 from groupwise.data.verdicts import unverifiable
 from groupwise.models import device_named, find_model, of_hub
@@ -55,6 +55,15 @@ class ClassifierSettings(VerifierSettings):
         check_tolerance(self.tolerance)
         if not DEVICE.fullmatch(self.device):
             raise ValueError(f"device is {self.device!r}\nuse auto, cpu, cuda or cuda:1")
+
+    def directory(self) -> Path:
+        """The directory of the model, without weights if it is one of the hub. A `GroupwiseError` if there is none."""
+        on_hub = of_hub(self.path)
+        try:
+            return find_model(self.path, weights=not on_hub)
+        except GroupwiseError as error:
+            error.fix = or_near(self.path, error.fix if on_hub else self.task.advice)
+            raise
 
     def config(self, path: Path) -> Mapping[str, Any]:
         """The config.json of the directory. BadData if that is no such classifier."""

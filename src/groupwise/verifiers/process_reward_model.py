@@ -12,7 +12,6 @@ from torch import nn
 
 from groupwise.data import Outcome, Prompt, Sample, Verdict, Verifier, verdicts_have
 from groupwise.data.verdicts import unverifiable
-from groupwise.models import find_model, of_hub
 from groupwise.models.classifier.classifier_input_encoder import ClassifierInputEncoder
 from groupwise.models.classifier.scoring_model import STEPS, ClassifierTask, scores_at
 from groupwise.models.classifier.step_encoder import StepEncoder, StepsInput
@@ -56,7 +55,7 @@ class ProcessRewardModel(ClassifierSettings):
 
         Its weights are read at the first answer; those of a model on the hub are then fetched.
         """
-        path, device = find_model(self.path, weights=not of_hub(self.path)), self.torch_device()
+        path, device = self.directory(), self.torch_device()
         texts = ClassifierInputEncoder.read(path, self.config(path), self.template)
         grader = ProcessRewardModelGrader(self, path, StepEncoder.of(path, texts, self.separator), device)
         return ProcessRewardModelVerifier(grader, texts.max_positions)

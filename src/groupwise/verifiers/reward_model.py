@@ -11,7 +11,6 @@ from torch import nn
 
 from groupwise.data import Finish, Outcome, Prompt, Sample, Verdict, Verifier, verdicts_have
 from groupwise.data.verdicts import unverifiable
-from groupwise.models import find_model, of_hub
 from groupwise.models.classifier.classifier_input_encoder import ClassifierInput, ClassifierInputEncoder
 from groupwise.models.classifier.scoring_model import WHOLE_TEXTS, ClassifierTask, scores
 from groupwise.models.model_json_files import read_json
@@ -42,7 +41,7 @@ class RewardModel(ClassifierSettings):
 
         Its weights are read at the first answer; those of a model on the hub are then fetched.
         """
-        path, device = find_model(self.path, weights=not of_hub(self.path)), self.torch_device()
+        path, device = self.directory(), self.torch_device()
         texts = ClassifierInputEncoder.read(path, self.config(path), self.template)
         return RewardModelVerifier(RewardModelGrader(self, path, texts, device), texts.max_positions)
 

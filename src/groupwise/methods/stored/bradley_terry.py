@@ -8,8 +8,9 @@ from torch import Tensor
 from torch.nn.functional import logsigmoid
 
 from groupwise.data import Batch, ClassifierScore, NeededMeasure, Surrogate, TokenMark, UnsplitUnit
+from groupwise.methods.effect_settings import SLIPS
 from groupwise.methods.method import Method
-from groupwise.methods.reference import PaperDifference, PaperReference
+from groupwise.methods.reference import ExpectedEffect, PaperDifference, PaperReference
 from groupwise.objective import Objective, over_pairs, pair_mean, pairs
 from groupwise.rollout import Stored
 
@@ -97,5 +98,16 @@ s = w . h, h the last hidden state of prompt and answer; w is chosen, l is rejec
         "tests/golden/test_methods.py::test_whole_path[bradley_terry, margin and centring]",
         "tests/golden/test_stored.py::test_equal_scores_have_the_loss_ln_2",
     ),
-    unmeasured_reason="Not measured yet: no packaged task stores pairs in its rows.",
+    expected_effect=ExpectedEffect(
+        metric="eval/rewards/accuracies",
+        direction="down",
+        task="hinted_sums",
+        parent="dpo",
+        min_difference=0.05,
+        runs_matched_by="steps",
+        settings=(*SLIPS, "iterations = 60"),
+    ),
+    our_finding="A score begins at 0, where DPO's implicit reward has the arithmetic of the language model. One run "
+    "on 480 pairs with a slip, before the effect was stated, ended at a held-out pair accuracy of 0.520, and DPO's at "
+    "0.812 (seed 90). Where answers differ in form, both are right on nearly all pairs after two iterations.",
 )

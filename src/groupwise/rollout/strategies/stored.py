@@ -7,8 +7,9 @@ from typing import Any, ClassVar
 
 from groupwise.core import BadData
 from groupwise.data import ENVIRONMENT, WRITTEN, ContextKey, Draw, Outcome, Rollout, Sample, Sampler, Strategy, Verdict
+from groupwise.tasks.row_columns import COMPLETION, REJECTED
 from groupwise.tasks.stored_calls import PARTS
-from groupwise.tasks.stored_rows import ASSISTANT, COMPLETION, LABEL, REJECTED, TEXT, turns_of
+from groupwise.tasks.stored_rows import ASSISTANT, LABEL, TEXT, turns_of
 
 __all__ = ["Stored"]
 

@@ -40,8 +40,8 @@ These are small models and short runs. *Absent* means absent at this scale; it d
 - **Shown**: the interval lies on the stated side of 0, and the mean is at least the smallest difference that counts.
   **Opposite**: the same on the other side. **Absent**: the interval lies within the smallest difference that counts.
   **Undecided**: anything else, also where the parent leaves *no room* for the difference, the mechanism *did not act*,
-  or the parent *unlearns*. A method that shortens must also keep its accuracy. Of the first fifteen, three first models
-  must agree.
+  the parent *unlearns*, or *a best rate* lies *at an edge* of the largest grid. A method that shortens must also keep
+  its accuracy. Of the first fifteen, three first models must agree.
 - **Learning** is about the trained policy, **mechanism** about the data of its training, such as a share of clipped
   tokens. A mechanism that acts is no evidence of learning, so only *learning* counts above. **Exact**: a test computes
   the claim on a small example, without sampling.

@@ -60,9 +60,15 @@ def ended(trial: StudyRun, **values: float) -> StudyRunResult:
     return result(trial, {name: dict.fromkeys((1, 2, 3, 4), x) for name, x in named.items()})
 
 
-def tuned(study: Study = STUDY, skill: Callable[[StudyRun], float] = lambda run: 0.5) -> dict[StudyRun, StudyRunResult]:
-    """The results of both grids, also beyond their edges."""
+def near(rate: float) -> Callable[[StudyRun], float]:
+    """A skill that is largest at a rate."""
+    return lambda run: 0.5 - 0.01 * abs(math.log(rate_of(run.settings) / rate))
+
+
+def tuned(study: Study = STUDY, skill: Callable[[StudyRun], float] | None = None) -> dict[StudyRun, StudyRunResult]:
+    """The results of both grids, also beyond their edges. Without a skill the parent's rate is the best."""
     found: dict[StudyRun, StudyRunResult] = {}
+    skill = skill or near(sides_of(study.method, study.effect)[1].rate)
     while missing := [run for run in grid_of(study, found) if run not in found]:
         found |= {run: ended(run, skill=skill(run)) for run in missing}
     return found
@@ -138,7 +144,8 @@ def test_a_grid_whose_best_rate_is_at_an_edge_is_extended_there() -> None:
     _, parent = sides_of("gspo", EFFECT)
 
     def factors(best: float) -> list[float]:
-        found = tuned(skill=lambda run: -abs(math.log(rate_of(run.settings) / parent.rate / best)))
+        found = tuned(skill=near(parent.rate * best))
+        assert parent.is_at_edge(found) == (not 1 / 27 < best < 90)
         assert rate_of(parent.chosen(found) or ()) == pytest.approx(parent.rate * max(min(best, 90), 1 / 27), rel=0.01)
         return [rate_of(x) / parent.rate for x in parent.choices(found)]
 
@@ -235,6 +242,21 @@ def test_the_looks_are_at_five_ten_and_twenty_seeds_and_end_with_the_first_that_
     assert seeds_due(short, results_of(open_, short)) == 5  # its plan has one look
     other = compare("gspo", EFFECT, results_of(clear), first_seed=200)
     assert other is None
+
+
+def test_a_best_rate_at_an_edge_of_the_largest_grid_is_undecided() -> None:
+    """Another rate may be better."""
+    differences, found = [0.3, 0.31, 0.29, 0.3, 0.3], {}
+    for rate in (1e-4, 1e9):
+        found = tuned(skill=near(rate))
+        for seed, difference in enumerate(differences, FIRST_SEED):
+            own, parent = pair_of("gspo", EFFECT, seed, found) or ()
+            found |= {own: ended(own, entropy=1.0 + difference), parent: ended(parent)}
+        comparison = compare("gspo", EFFECT, found)
+        assert comparison is not None
+        assert (comparison.verdict, comparison.obstacle) == (
+            ("undecided", "a best rate at an edge") if rate > 1 else ("shown", "")
+        )
 
 
 def test_no_room_equal_runs_and_a_mechanism_that_did_not_act_are_undecided() -> None:
@@ -556,8 +578,9 @@ def test_only_fresh_results_are_in_a_certificate(tmp_path: Path) -> None:
     assert effect is not None
     study = Study("gspo", effect)
     fresh: dict[StudyRun, StudyRunResult] = {}
+    skill = near(sides_of("gspo", effect)[1].rate)
     while missing := [run for run in grid_of(study, fresh) if run not in fresh]:
-        fresh |= {run: result(run, {name: {4: 0.5} for name in (effect.metric, effect.acted)}) for run in missing}
+        fresh |= {run: result(run, {effect.metric: {4: skill(run)}, effect.acted: {4: 0.5}}) for run in missing}
     for seed in range(FIRST_SEED, FIRST_SEED + 5):
         for run, x in zip(pair_of("gspo", effect, seed, fresh) or (), (0.8 + seed / 1e4, 0.5), strict=True):
             fresh[run] = result(run, {effect.metric: {4: x}, effect.acted: {4: 0.5}})

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from groupwise.core import BadData
 from groupwise.data import Prompt
 from groupwise.tasks.row_columns import RowColumns
+from groupwise.tasks.rows_task import RowsTask
 from groupwise.tasks.stored_rows import read_stored
 from groupwise.tasks.typed_columns import TRUTH_TEXTS
 
@@ -74,6 +75,18 @@ def test_a_pair_is_two_labelled_answers(tmp_path: Path) -> None:
         ("rows/1/chosen", "7*5=", "35", True), ("rows/1/rejected", "7*5=", "36", False), ("rows/2", "2*3=", "6", False),
     ]  # fmt: skip
     assert (stats.row_count, stats.training_count) == (2, 3)
+
+
+def test_answers_of_split_pairs_stay_in_the_order_of_their_rows(tmp_path: Path) -> None:
+    """Also beside a held-out source, and where long prompts are left out: then a pair is one row."""
+    rows = [{"prompt": f"{i}+1={'0' * 9 * (i == 7)}", "chosen": "35", "rejected": "36"} for i in range(30)]
+    source = tmp_path / "rows.jsonl"
+    source.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    task = RowsTask.split(*read_stored(str(source), ids_of, RowColumns(), plain=True, splits_pairs=True))
+    ids = [f"rows/{i + 1}/{side}" for i in range(30) for side in ("chosen", "rejected")]
+    assert task.held_out and [p.id for p in task.entirely_training.training] == ids
+    assert [p.id for p in task.entirely_held_out.held_out] == ids
+    assert task.of_at_most(5).source_stats[0].too_long_rows == (8,)
 
 
 LABELS: list[tuple[str, object]] = [

@@ -6,7 +6,7 @@ from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
 
-from groupwise.certificates.effect_plans import FIRST_SEED, Results, pair_of, plan_of, tuning_metric
+from groupwise.certificates.effect_plans import FIRST_SEED, Results, pair_of, plan_of, sides_of, tuning_metric
 from groupwise.certificates.studies import RESULTS, StudyRunResult, is_stale, read_results
 from groupwise.core import counted
 from groupwise.data import ACCURACY, EVAL_PAIR_ACCURACY, NO_SIGNAL
@@ -27,7 +27,8 @@ class EffectComparison:
 
     `kept_differences` are those of the metric that the method must keep, `acted` the mean of the effect's metric of
     its mechanism, `parent_gain` how much held-out accuracy the parent gains by training, and `bases` the first model of
-    each seed. `stale`: code or model has changed since one of the runs.
+    each seed. `at_edge`: the best rate of a side lies at an edge of its grid. `stale`: code or model has changed since
+    one of the runs.
     """
 
     expected_effect: ExpectedEffect
@@ -37,6 +38,7 @@ class EffectComparison:
     acted: float | None = None
     parent_gain: float | None = None
     bases: tuple[int, ...] = ()
+    at_edge: bool = False
     stale: bool = False
 
     @property
@@ -76,6 +78,8 @@ class EffectComparison:
             return "it did not act"
         if self.parent_gain is not None and self.parent_gain < 0:
             return "the parent unlearns"
+        if self.at_edge:
+            return "a best rate at an edge"
         return "" if any(self.differences) else "equal runs"
 
     @property
@@ -122,19 +126,21 @@ def compare(
     None before the first look. Runs between two looks do not count: a comparison that may end at any seed would err
     more often than stated.
     """
-    found = None
+    found, at_edge = None, any(side.is_at_edge(results) for side in sides_of(method, effect))
     for look in plan_of(effect).looks:
         pairs = [pair_of(method, effect, seed, results) for seed in range(first_seed, first_seed + look)]
         if any(pair is None or not set(pair) <= results.keys() for pair in pairs):
             return found
         runs = [(results[pair[0]], results[pair[1]]) for pair in pairs if pair is not None]
-        found = comparison_of(effect, runs)
+        found = comparison_of(effect, runs, at_edge)
         if found is None or found.verdict != "undecided":
             return found
     return found
 
 
-def comparison_of(effect: ExpectedEffect, runs: list[tuple[StudyRunResult, StudyRunResult]]) -> EffectComparison | None:
+def comparison_of(
+    effect: ExpectedEffect, runs: list[tuple[StudyRunResult, StudyRunResult]], at_edge: bool = False
+) -> EffectComparison | None:
     """The comparison of pairs of runs, of the method and of its parent; None if one lacks the metric."""
     values = [values_of(effect, effect.metric, *pair) for pair in runs]
     kept = [values_of(effect, effect.kept, *pair) for pair in runs] if effect.kept else []
@@ -149,6 +155,7 @@ def comparison_of(effect: ExpectedEffect, runs: list[tuple[StudyRunResult, Study
         acted=fmean(acted_of(effect, run) for run, _ in runs) if effect.acted else None,
         parent_gain=gain_of([run for _, run in runs], tuning_metric(effect)),
         bases=tuple(run.trial.base for run, _ in runs),
+        at_edge=at_edge,
         stale=any(is_stale(run) for pair in runs for run in pair),
     )
 

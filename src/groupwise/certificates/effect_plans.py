@@ -91,6 +91,11 @@ class Side:
         choices = self.choices(results)
         return best(choices, self.scores(choices, results))
 
+    def is_at_edge(self, results: Results) -> bool:
+        """Whether the best rate lies at an edge of the grid, although it was extended there as far as it may be."""
+        factors = extended(self.factors, lambda factors: self._best_factor(factors, results))
+        return self._best_factor(factors, results) in (factors[0], factors[-1])
+
     def _at(self, factors: Iterable[float]) -> tuple[tuple[str, ...], ...]:
         rates = [f"optimizer.lr = {self.rate * factor:.3g}" for factor in factors]
         return tuple(merged(self.settings, (rate,), group) for rate in rates for group in self.constants)

@@ -104,7 +104,7 @@ class RowsTask:
                 fix = f"raise max_prompt_tokens to {min(len(p.token_ids) for p in every)} or more"
                 what = f"{one.source} has no prompt of at most {tokens:,} tokens"
                 raise BadData(what, evidence=listed_tokens(every), fix=fix)
-            rows = tuple(sorted(row_of(p) for i in owned for p in long[i]))
+            rows = tuple(sorted({row_of(p) for i in owned for p in long[i]}))
             training, held_out = (len(kept[i]) if i in owned else 0 for i in (0, 1))
             stats.append(replace(one, training_count=training, held_out_count=held_out, too_long_rows=rows))
         return RowsTask(kept[0], kept[1], tuple(stats))
@@ -227,8 +227,12 @@ def listed_tokens(prompts: Sequence[Prompt]) -> str:
 
 
 def row_of(prompt: Prompt) -> int:
-    """The number of the data row from which a problem was read."""
-    return int(prompt.id.rpartition("/")[2])
+    """The number of the data row from which a problem was read: two problems, if it is a pair that was split.
+
+    >>> row_of(Prompt("rows/7", (1, 2), "1+1=")), row_of(Prompt("rows/7/chosen", (1, 2), "1+1="))
+    (7, 7)
+    """
+    return next(int(part) for part in reversed(prompt.id.split("/")) if part.isdecimal())
 
 
 def _example(source: str) -> str:

@@ -89,6 +89,7 @@ d = 1/|y| sum_t log(pi(y_t) / pi_ref(y_t)); w is chosen, l is rejected""",
         "tests/golden/test_methods.py::test_whole_path[ipo, sum]",
         "tests/golden/test_stored.py::test_the_first_loss_of_pairs",
     ),
+    tuned_settings=(("method.objective.surrogate.beta = 0.1",), ("method.objective.surrogate.beta = 1.0",)),
     expected_effect=ExpectedEffect(
         metric="eval/accuracy_greedy",
         direction="up",

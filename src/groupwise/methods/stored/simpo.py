@@ -68,14 +68,18 @@ REFERENCE = PaperReference(
 J = mean over pairs of log sigmoid(beta (m_w - m_l) - gamma)
 m = 1/|y| sum_t log pi(y_t | x, y_<t); w is chosen, l is rejected""",
     differences=(
-        PaperDifference("beta", "2.0 to 2.5 (recalled)", "2.0", "2.0"),
-        PaperDifference("gamma", "0.3 to 1.6 (recalled)", "0.25 of beta: 0.5", "0.5"),
+        PaperDifference("beta", "2.0 to 2.5 (recalled)", "2.0; 10 may be better", "2.0"),
+        PaperDifference("gamma", "0.3 to 1.6 (recalled)", "0.25 of beta: 0.5; tune 0.25 to 0.4 of beta", "0.5"),
         PaperDifference("supervised term", "none", "a weight, 0", "none"),
         PaperDifference("minibatches", "not specified", "1 step per batch", "1"),
     ),
     proof_tests=(
         "tests/golden/test_methods.py::test_whole_path[simpo]",
         "tests/golden/test_stored.py::test_the_first_loss_of_pairs",
+    ),
+    tuned_settings=(
+        ("method.objective.surrogate.beta = 2.0", "method.objective.surrogate.gamma = 0.5"),
+        ("method.objective.surrogate.beta = 10.0", "method.objective.surrogate.gamma = 3.0"),
     ),
     expected_effect=ExpectedEffect(
         metric="eval/accuracy_greedy",

@@ -1,9 +1,9 @@
-"""DAPO without one of its techniques, each on a task on which that technique has something to do. arXiv:2503.14476.
+"""DAPO without a technique, each on a task on which the technique has something to do. arXiv:2503.14476.
 
 Stated before the runs. The paper's table adds the techniques one after another, and so does studies/ladder.py. That
 says little of one technique: its step is measured on top of those below it. Here DAPO runs with all of its techniques
 and with one undone. The atlas has the same on one task, `hinted_sums`, for all techniques, and each is *undecided*
-there: the upper bound clips 0.6 % of the tokens. So each has a task of its own, and a figure of the side without the
+there: the upper bound clips 0.6 % of the tokens. So each has another task, and a figure of the side without the
 technique, over its first five iterations, below which the comparison says nothing:
 
 - *Clip-higher* (0.28 in place of 0.2) is for rare right tokens, while entropy falls. The packaged model of

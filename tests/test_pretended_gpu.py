@@ -27,7 +27,7 @@ BRANCHES = {
     "engines/native/paged_batch.py": 1,
     "engines/native/paged_attention_layout.py": 2,
     "engines/native/cuda_step_graphs.py": 3,
-    "engines/remote/replica_devices.py": 6,
+    "engines/remote/replica_devices.py": 7,
     "engines/remote/gpu_weights.py": 5,
     "engines/remote/served_settings.py": 1,
     "engines/remote/shared_device.py": 2,

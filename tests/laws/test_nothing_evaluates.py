@@ -41,7 +41,6 @@ ALLOWED = {
         "models/template_worker.py",
         "environment.from_string(source)",
     ): "a model directory's template, in Jinja's sandbox",
-    ("config/registry.py", "importlib.import_module(method_files()[name])"): "a file of the package, by its table",
     ("methods/published_methods.py", "import_module(module)"): "a file of this package, by the table of its room",
     ("config/registry.py", "importlib.import_module(f'groupwise.{room}')"): "files of the package",
     ("core/lazy_imports.py", "import_module(f'groupwise.{home}')"): "a file of the package, by the table of its room",

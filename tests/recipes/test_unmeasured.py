@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from groupwise.checks import check_inputs, check_machine, check_model
-from groupwise.config.recipe_toml import base_of, read_recipe
+from groupwise.config.recipe_toml import read_recipe
 from groupwise.config.registry import methods
-from groupwise.config.toml import read_toml
+from groupwise.config.toml import base_of, read_toml
 from groupwise.core import plain_name
 from groupwise.models.decoder.convert_configurations import shape_of
 from groupwise.planning.process_memory import run_memory

@@ -69,7 +69,7 @@ def served_devices(engines: int, first: str, count: int, *, size: int) -> tuple[
         return (first,) * engines
     if engines * size > max(count, 1):
         what = f"{counted(engines, 'engine')} of {counted(size, 'GPU')}, and this host has {counted(count, 'GPU')}"
-        raise Usage(what, fix="lower --replicas, or the engine's tensor_parallel_size")
+        raise Usage(what, fix="lower the replicas of groupwise serve, or engine.tensor_parallel_size")
     gpus = [gpu_index(name) for name in rank_devices(engines * size, first, count)]
     return tuple(device_name(gpus[start : start + size]) for start in range(0, len(gpus), size))
 

@@ -100,7 +100,7 @@ def option_without_value(command: str, word: str) -> Usage:
 def words_without_dashes(command: str, words: Sequence[str], overrides: Overrides) -> Usage:
     """The error for options as verl writes them: `data.train_batch_size=64`, beside these overrides."""
     problems = []
-    settings = [word.lstrip("+").partition("=")[::2] for word in words]
+    settings = [(path, value) for path, _, value in (word.lstrip("+").partition("=") for word in words)]
     for word, (path, value) in zip(words, settings, strict=True):
         unknown = unknown_option(command, path, value, named_method([*overrides, *settings], None))
         dashes = f"an option begins with two dashes: --{path} {value}"

@@ -3,10 +3,13 @@
 import asyncio
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
-from collections.abc import Coroutine
+import time
+from collections.abc import Coroutine, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -30,6 +33,7 @@ pytestmark = [pytest.mark.vllm, pytest.mark.timeout(1200)]
 PYTHON = str(Path(DEFAULT_PYTHON).absolute())
 ACCESS = EngineAccess(python=PYTHON)
 SECONDS = 1000.0
+WORDS = [sys.executable, "-m", "groupwise"]
 ROUNDING = 1e-4
 """The largest difference of a log-prob between vLLM and the native engine, about ten times what was seen."""
 ROUNDING_OF_ONE = 2e-5
@@ -414,6 +418,57 @@ def test_an_engine_for_other_hosts_gives_the_bytes_of_the_native_run(tmp_path: P
     (native,), (served,) = ([*tmp_path.glob(f"runs/{name}-*")] for name in ("native", "served"))
     file = "checkpoints/000002/tensors.safetensors"
     assert (native / file).read_bytes() == (served / file).read_bytes()
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP], ids=lambda number: number.name)
+def test_a_served_engine_of_two_devices_that_loses_a_worker_ends_and_the_run_goes_on_with_another(
+    number: signal.Signals, tmp_path: Path
+) -> None:
+    """The worker is lost after the first iteration. The command ends with exit code 7 and all its processes.
+
+    The run waits for the engine that is started again at the socket, and has the bytes of the native run.
+    """
+    train = ["train", "--iterations", "3", "--prompts", "8", "--evaluate.problems", "8", "--name"]
+    assert subprocess.run([*WORDS, *train, "native"], cwd=tmp_path, capture_output=True).returncode == 0
+    socket = tmp_path / "one.sock"
+    engine = f'{{ kind = "Served", replicas = 0, max_restarts = 20, addresses = ["{socket}"] }}'
+    with served_on_two(socket) as first, (tmp_path / "output").open("w") as output:
+        pids = descendants(first.pid)
+        workers = [pid for pid in pids if "Worker" in Path(f"/proc/{pid}/cmdline").read_text()]
+        assert len(workers) == 2
+        trainer = subprocess.Popen([*WORDS, *train, "served", "--engine", engine], cwd=tmp_path, stderr=output)
+        while not re.search("^1/3 ", (tmp_path / "output").read_text(), re.M):
+            assert trainer.poll() is None, (tmp_path / "output").read_text()
+            time.sleep(0.1)
+        os.kill(workers[1], number)
+        assert first.wait(SECONDS) == 7 and not socket.exists()
+        wait_until_gone(pids)
+        assert trainer.poll() is None
+        with served_on_two(socket) as second:
+            assert trainer.wait(SECONDS) == 0, (tmp_path / "output").read_text()
+            pids = descendants(second.pid)
+            second.terminate()
+            assert second.wait(SECONDS) == 128 + signal.SIGTERM
+    wait_until_gone(pids)
+    (native,), (served,) = ([*tmp_path.glob(f"runs/{name}-*")] for name in ("native", "served"))
+    file = "checkpoints/000003/tensors.safetensors"
+    assert (native / file).read_bytes() == (served / file).read_bytes()
+
+
+@contextmanager
+def served_on_two(socket: Path) -> Iterator["subprocess.Popen[str]"]:
+    """`groupwise serve` of an engine of two devices, which listens."""
+    words = ["serve", "calculator", "--engine", "Vllm", "--engine.tensor_parallel_size", "2", "--engine.deadline", "20",
+             "--engine.max_num_seqs", "64", "--engine-python", PYTHON, "--socket", str(socket)]  # fmt: skip
+    process = subprocess.Popen([*WORDS, *words], stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    try:
+        assert any(" is served at " in line for line in process.stdout)
+        yield process
+    finally:
+        process.terminate()
+        process.wait(SECONDS)
+        process.stdout.close()
 
 
 def test_without_keys_the_distribution_is_the_native_one_and_tokens_are_not() -> None:

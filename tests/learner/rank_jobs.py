@@ -236,11 +236,12 @@ def main(directory: Path, rank: int, two: str, four: str, killed: str, stopped: 
     ranks = join(rank, four, 4)
     messages(ranks)
     torch.save(computed(ranks, directory), directory / f"4-{rank}.pt")
+    torch.save(on_the_pretended_gpu(ranks), directory / f"gpu-4-{rank}.pt")
     ranks.close()
     if rank < 2:
         ranks = join(rank, two, 2)
         torch.save(computed(ranks, directory), directory / f"2-{rank}.pt")
-        torch.save(on_the_pretended_gpu(ranks), directory / f"gpu-{rank}.pt")
+        torch.save(on_the_pretended_gpu(ranks), directory / f"gpu-2-{rank}.pt")
         ranks.close()
     if rank in (0, 1):
         lost(signal.SIGKILL)(join(rank, killed, 2))

@@ -84,11 +84,11 @@ def test_every_rank_of_every_number_of_ranks_has_the_bits_of_one(directory: Path
 
 
 def test_ranks_on_the_pretended_gpu_have_the_bits_of_one_process_there(directory: Path) -> None:
-    """Exchanges of the GPU's tensors, of two ranks and of four, keep NCCL's rules; counts and messages are the CPU's."""
+    """Exchanges of the GPU's tensors between ranks keep NCCL's rules; counts and messages are the CPU's."""
     one = on_the_pretended_gpu(SingleProcess(lanes=LANES))
     assert len(one) > 10
-    for size, rank in [(size, rank) for size in (2, 4) for rank in range(size)]:
-        other = torch.load(directory / f"gpu-{size}-{rank}.pt")
+    for name in ("2-0", "2-1", "4-0", "4-1", "4-2", "4-3"):
+        rank, other = int(name[-1]), torch.load(directory / f"gpu-{name}.pt")
         assert other.keys() == (state_of(one) if rank else one.keys())
         assert [name for name, x in other.items() if not torch.equal(x, one[name])] == []
     policy = read(directory, 1, 0, "float64")

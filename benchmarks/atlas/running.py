@@ -184,8 +184,17 @@ def run_all(
                 yield trial, error
                 continue
             with lock(home / "results.lock"):
-                write_results(results, {**read_results(results), trial: result}.values())
+                stored = read_results(results)
+                result = with_earlier_metrics(result, stored.get(trial))
+                write_results(results, {**stored, trial: result}.values())
             yield trial, result
+
+
+def with_earlier_metrics(result: StudyRunResult, earlier: StudyRunResult | None) -> StudyRunResult:
+    """A result with the metrics that an equal earlier run of the trial stored for other studies."""
+    if earlier is None or is_stale(earlier):
+        return result
+    return replace(result, metrics={**earlier.metrics, **result.metrics})
 
 
 def unmeasured(trials: Mapping[StudyRun, Iterable[str]], results: Path) -> list[StudyRun]:

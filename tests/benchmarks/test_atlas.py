@@ -392,6 +392,8 @@ def test_finished_runs_are_skipped(tmp_path: Path) -> None:
     assert done == trial and isinstance(first, StudyRunResult) and 0 < first.tokens[0] <= 8 and len(first.tokens) == 1
     assert set(first.metrics["reward"]) == {1} and set(first.metrics["eval/accuracy"]) == {0, 1}
     assert stored.read_results(file) == {trial: first} and run() == []
+    ((_, other),) = running.run_all({trial: {"reward_std"}}, file, tmp_path, HOME, math.inf)
+    assert isinstance(other, StudyRunResult) and {"reward", "reward_std"} <= other.metrics.keys()
     stored.write_results(file, [replace(first, code_hash="old")])
     ((_, again),) = run()
     assert replace(again, cpu_seconds=0.0) == replace(first, cpu_seconds=0.0)

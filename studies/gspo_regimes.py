@@ -55,7 +55,7 @@ def gain(m: Measured, regime: str) -> Estimate:
 
 
 def over(m: Measured, regime: str, first: int, last: int) -> Estimate:
-    """The same over other iterations."""
+    """The share of right answers over some iterations: GSPO minus GRPO."""
     grpo, gspo = (m.mean(key, REWARD, first, last) for key in SIDES[regime])
     return gspo.minus(grpo, LEAST_ACCURACY)
 
@@ -75,8 +75,8 @@ def blocks(measured: Mapping[str, Measured], exact: Exact) -> dict[str, str]:
         )
         for regime, sides in SIDES.items()
     ]
-    head = ("regime", "GRPO clips", "GSPO clips", "GRPO right", "GSPO right", "difference", "1 to 10",
-            f"{LAST - 4} to {LAST}", "seeds", "result")  # fmt: skip
+    head = ("regime", "GRPO clips", "GSPO clips", "GRPO right", "GSPO right", "difference", "iterations 1 to 10",
+            f"iterations {LAST - 4} to {LAST}", "seeds", "result")  # fmt: skip
     each = ", ".join(f"{gain(m, regime).stated(*RESULTS)} ({regime})" for regime in SIDES)
     return {
         "regimes": f"{table(head, rows)}\n\n{cost(m)}",

@@ -134,9 +134,8 @@ def survivors(learning: Sequence[Claim]) -> str:
     for word in ("shown", "opposite"):
         if kept := [claim.kept for claim in learning if claim.verdict == word]:
             holm, hochberg = (sum(x) for x in zip(*kept, strict=True))
-            parts.append(f"of the {len(kept)} {word} {holm} and {hochberg}")
-    by = "Corrections for all verdicts of all pages, Holm's and Benjamini and Hochberg's, keep"
-    return f"{by} {', '.join(parts)}." if parts else ""
+            parts.append(f"of the {len(kept)} {word}, Holm's keeps {holm} and Benjamini and Hochberg's {hochberg}")
+    return f"Corrections for all verdicts of all pages: {'; '.join(parts)}." if parts else ""
 
 
 def _counts(claims: Sequence[Claim]) -> str:

@@ -437,8 +437,9 @@ def test_a_served_engine_of_two_devices_that_loses_a_worker_ends_and_the_run_goe
         workers = [pid for pid in pids if "Worker" in Path(f"/proc/{pid}/cmdline").read_text()]
         assert len(workers) == 2
         trainer = subprocess.Popen([*WORDS, *train, "served", "--engine", engine], cwd=tmp_path, stderr=output)
+        end = time.monotonic() + SECONDS
         while not re.search("^1/3 ", (tmp_path / "output").read_text(), re.M):
-            assert trainer.poll() is None, (tmp_path / "output").read_text()
+            assert trainer.poll() is None and time.monotonic() < end, (tmp_path / "output").read_text()
             time.sleep(0.1)
         os.kill(workers[1], number)
         assert first.wait(SECONDS) == 7 and not socket.exists()

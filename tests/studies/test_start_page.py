@@ -97,7 +97,10 @@ def test_the_table_is_sorted_by_verdict_with_ten_words_a_line(stored: list[Claim
     assert head.startswith(f"## {len(learning)} claims about learning: ")
     shown = [claim for claim in learning if claim.verdict == "shown"]
     by_holm, by_hochberg = (sum(claim.kept[i] for claim in shown) for i in (0, 1))
-    assert f"keep of the {len(shown)} shown {by_holm} and {by_hochberg}" in block and 0 < by_holm < by_hochberg
+    assert (
+        f"of the {len(shown)} shown, Holm's keeps {by_holm} and Benjamini and Hochberg's {by_hochberg}" in block
+        and 0 < by_holm < by_hochberg
+    )
 
 
 def test_methods_at_one_rate_are_undecided_and_say_so(stored: list[Claim]) -> None:

@@ -1,11 +1,8 @@
 """The values of a metric of a run, by iteration."""
 
-from groupwise.core import Usage
+from groupwise.core import Usage, first_items
 
 __all__ = ["MetricValues"]
-
-SHOWN = 8
-"""The most iterations that an error lists."""
 
 
 class NoSuchIteration(Usage, KeyError):
@@ -25,6 +22,6 @@ class MetricValues(dict[int, float]):
     def __missing__(self, iteration: object) -> float:
         if isinstance(iteration, int) and -len(self) <= iteration < 0:
             return [*self.values()][iteration]
-        keys = ", ".join(map(str, [*self][:SHOWN])) + (f" and {len(self) - SHOWN} more" if len(self) > SHOWN else "")
         what = f"the metric has no value at iteration {iteration!r}"
-        raise NoSuchIteration(what, evidence=f"it has values at {keys or 'none'}", fix="[-1] is the last value")
+        evidence = f"it has values at {first_items([*self]) or 'none'}"
+        raise NoSuchIteration(what, evidence=evidence, fix="[-1] is the last value")

@@ -7,12 +7,11 @@ from typing import Any
 from groupwise.checks.check_result import CheckResult
 from groupwise.config.recipe import Recipe
 from groupwise.config.task_sources import held_out_sources, sources
-from groupwise.core import BadData, GroupwiseError, counted
+from groupwise.core import BadData, GroupwiseError, counted, first_items
 from groupwise.data import Prompt, Task, TaskWithProblemList, all_problems, data_stats
 from groupwise.rollout import check_columns
 from groupwise.runs.checkpoints import plain_json
 from groupwise.tasks import TaskMixture
-from groupwise.tasks.read_rows import SHOWN
 from groupwise.tasks.row_columns import is_conversation, problem_text
 from groupwise.training.build_tasks import Templates
 from groupwise.verifiers import OptionChoice, kinds_in
@@ -87,7 +86,7 @@ def data_notes(recipe: Recipe, task: Task, templates: Templates) -> list[str]:
     bare = [prompt.id for prompt in prompts if not prompt.pictures]
     if 0 < len(bare) < len(prompts):
         have = "1 prompt has" if len(bare) == 1 else f"{len(bare)} prompts have"
-        lines.append(f"  note: {have} no picture, and others have: {', '.join(bare[:SHOWN])}")
+        lines.append(f"  note: {have} no picture, and others have: {first_items(bare)}")
     for name, template in templates.items():
         lines += [f"  warning: {note}" for note in template.warnings]
         if template.ignores_chat_template and not (recipe.template or recipe.agent):

@@ -6,11 +6,10 @@ from dataclasses import replace
 
 from groupwise.config.recipe import Recipe
 from groupwise.config.task_sources import generates_nothing
-from groupwise.core import BadData, GroupwiseError, first_lines
+from groupwise.core import BadData, GroupwiseError, first_items, first_lines
 from groupwise.data import Draw, Prompt, Task, all_problems
 from groupwise.engines.no_engine import NoEngine
 from groupwise.rollout import RolloutSetting, SinglePromptSampler, Stored
-from groupwise.tasks.read_rows import SHOWN
 from groupwise.tasks.row_columns import COMPLETION
 from groupwise.tasks.stored_rows import ASSISTANT, LABEL, turns_of
 from groupwise.training.build_environment import frame_of
@@ -69,9 +68,8 @@ def equal_pair_notes(recipe: Recipe, task: Task) -> list[str]:
     equal = [prompt.id for prompt in all_problems(task) if prompt.row.get(first, 0) == prompt.row.get(second, 1)]
     if not equal:
         return []
-    shown = ", ".join(equal[:SHOWN]) + (f" and {len(equal) - SHOWN} more" if len(equal) > SHOWN else "")
     pairs = "1 pair has" if len(equal) == 1 else f"{len(equal)} pairs have"
-    return [f"  note: {pairs} equal answers, which teach no preference and count in all means: {shown}"]
+    return [f"  note: {pairs} equal answers, which teach no preference and count in all means: {first_items(equal)}"]
 
 
 def with_stored_budget(recipe: Recipe, inputs: RunInputs, positions: int) -> Recipe:

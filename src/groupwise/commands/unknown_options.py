@@ -101,8 +101,9 @@ def words_without_dashes(command: str, words: Sequence[str], overrides: Override
     """The error for options as verl writes them: `data.train_batch_size=64`, beside these overrides."""
     problems = []
     settings = [(path, value) for path, _, value in (word.lstrip("+").partition("=") for word in words)]
+    method = named_method([*overrides, *settings], None)
     for word, (path, value) in zip(words, settings, strict=True):
-        unknown = unknown_option(command, path, value, named_method([*overrides, *settings], None))
+        unknown = unknown_option(command, path, value, method)
         dashes = f"an option begins with two dashes: --{path} {value}"
         problems.append(Usage(f"{word} is no option", fix=unknown.fix if unknown else dashes))
     return one_error(problems)

@@ -18,6 +18,7 @@ from groupwise.core.errors import Usage as Usage
 from groupwise.core.errors import WorkerLost as WorkerLost
 from groupwise.core.errors import raise_all as raise_all
 from groupwise.core.field_types import check_types as check_types
+from groupwise.core.first_lines import first_items as first_items
 from groupwise.core.first_lines import first_lines as first_lines
 from groupwise.core.hosts import is_host as is_host
 from groupwise.core.hosts import is_this_machine as is_this_machine

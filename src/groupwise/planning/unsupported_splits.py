@@ -47,7 +47,8 @@ def hosts_obstacle(recipe: Recipe, *, hosts: int, host_devices: int, learners: i
         return ""
     if together:
         return "engines that free their memory for the learner are on its host"
-    if host_devices // split * split < host_devices:
+    _, left = divmod(host_devices, split)
+    if left:
         return f"engines of {split} devices do not fill hosts of {host_devices} devices"
     if learners > host_devices and learners % host_devices:
         return f"{learners} ranks do not fill hosts of {host_devices} devices"

@@ -144,7 +144,6 @@ def read_problems(
             if isinstance(row, DataRowError):
                 raise row
             layout = layout or _fitting(row, layouts)
-            stored = stored or ("" if layout.fits(row) else method_of_stored(row))
             problem, gold = layout.read(row)
             pictures = pictures_of(row, problem, source, encode)
             row = without_pictures(row) if pictures else row
@@ -170,6 +169,8 @@ def read_problems(
             prompts.append(Prompt(f"{name}/{rows}", ids, text, columns, pictures=pictures))
         except DataRowError as fault:
             faults.append((rows, fault))
+            if layout is not None and isinstance(row, dict) and not layout.fits(row):
+                stored = stored or method_of_stored(row)
     if faults:
         evidence = first_lines([f"row {row}: {why}" for row, why in faults])
         what = f"{source}: {len(faults)} of {rows:,} rows cannot be used"

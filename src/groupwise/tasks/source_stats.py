@@ -7,7 +7,7 @@ from json import dumps
 from types import MappingProxyType
 from typing import Any
 
-from groupwise.core import counted
+from groupwise.core import counted, first_items
 from groupwise.tasks.read_rows import SHOWN
 
 __all__ = ["SourceStats"]
@@ -100,8 +100,7 @@ def listed(rows: tuple[int, ...]) -> str:
     """
     if len(rows) == 1:
         return f"row {rows[0]}"
-    more = f" and {len(rows) - SHOWN} more" if len(rows) > SHOWN else ""
-    return f"{len(rows)} rows ({', '.join(map(str, rows[:SHOWN]))}{more})"
+    return f"{len(rows)} rows ({first_items(rows)})"
 
 
 def contains_answer(text: str, gold: Any) -> bool:

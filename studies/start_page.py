@@ -31,7 +31,15 @@ SETTINGS: Mapping[str, Sequence[tuple[str, str]]] = {
     "clip_fraction": (("GSPO clips far more tokens", "of tokens"),),
     "gspo_regimes": tuple(
         (f"GSPO learns faster: {regime}", "right")
-        for regime in ("base", "16 minibatches", "4 epochs", "longer answers", "wider bounds")
+        for regime in (
+            "base",
+            "16 minibatches",
+            "4 epochs",
+            "longer answers",
+            "wider bounds",
+            "16 minibatches, wider bounds",
+            "longer answers, wider bounds",
+        )
     ),
     "ratio_drift": (
         ("means of answers average noise: GRPO", "of tokens' spread"),

@@ -302,8 +302,28 @@ def test_pairs_with_equal_answers_are_noted_with_their_rows(home: Path, capsys: 
     assert "note: 1 pair has equal answers, which teach no preference and count in all means: pairs/7\n" in (
         capsys.readouterr().out
     )
-    assert main(["check", "--method", "dpo", "--task", "good.jsonl"]) == 0
-    assert "equal answers" not in capsys.readouterr().out
+    assert main(["check", "--method", "kto", "--task", "pairs.jsonl"]) == 0
+    assert "note: 1 answer is both wanted and unwanted for the same prompt, which teaches no preference\n" in (
+        capsys.readouterr().out
+    )
+    for method in ("dpo", "kto"):
+        assert main(["check", "--method", method, "--task", "good.jsonl"]) == 0
+        out = capsys.readouterr().out
+        assert "equal answers" not in out and "both wanted" not in out
+
+
+@pytest.mark.parametrize(
+    ("weights", "words"),
+    [
+        ({"desirable": -1.0}, "desirable is -1.0"),
+        ({"undesirable": float("nan")}, "undesirable is nan"),
+        ({"desirable": 0.0, "undesirable": 0.0}, "no answer teaches"),
+    ],
+)
+def test_weights_of_answers_that_teach_nothing_or_the_reverse_are_refused(weights: dict, words: str) -> None:
+    with pytest.raises(gw.Usage, match=words):
+        gw.load_method("kto", **weights)
+    assert gw.load_method("kto", desirable=0.0).objective.surrogate.desirable == 0
 
 
 @pytest.mark.parametrize("name", ["dpo", "ipo", "simpo", "orpo", "kto"])

@@ -1,8 +1,10 @@
 """Checks of stored answers: each can be encoded, and fits the model with its prompt."""
 
 import asyncio
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 from groupwise.config.recipe import Recipe
 from groupwise.config.task_sources import generates_nothing
@@ -50,13 +52,20 @@ async def written_lengths(
 
 
 def label_notes(recipe: Recipe, task: Task) -> list[str]:
-    """A note if a method of labels has answers of one label only. Else no note."""
+    """Notes for a method of labels whose answers have one label only, or whose equal answers have both. Else none."""
     strategy = recipe.method.strategy
-    labels = [prompt.row.get(LABEL, True) for prompt in all_problems(task)]
-    if not (isinstance(strategy, Stored) and strategy.splits_pairs) or len(set(map(bool, labels))) != 1:
+    if not (isinstance(strategy, Stored) and strategy.splits_pairs):
         return []
-    kind = "wanted, and none is unwanted" if labels[0] else "unwanted, and none is wanted"
-    return [f"  note: all {len(labels):,} answers are {kind}: check the column {LABEL!r}"]
+    problems, labels = all_problems(task), defaultdict[Any, set[bool]](set)
+    for prompt in problems:
+        labels[prompt.token_ids, repr(prompt.row.get(COMPLETION))].add(bool(prompt.row.get(LABEL, True)))
+    if len(found := set[bool]().union(*labels.values())) == 1:
+        kind = "wanted, and none is unwanted" if found.pop() else "unwanted, and none is wanted"
+        return [f"  note: all {len(problems):,} answers are {kind}: check the column {LABEL!r}"]
+    if not (count := sum(len(kinds) == 2 for kinds in labels.values())):
+        return []
+    both = "1 answer is" if count == 1 else f"{count} answers are"
+    return [f"  note: {both} both wanted and unwanted for the same prompt, which teaches no preference"]
 
 
 def equal_pair_notes(recipe: Recipe, task: Task) -> list[str]:

@@ -20,12 +20,12 @@ from torch import Tensor
 from groupwise.core import EngineLost, Usage, WorkerLost, in_daemon_thread
 from groupwise.data import ContextKey, Generation, GenerationRequest, Ids, Picture
 from groupwise.data.rollout_json import from_json, to_json
+from groupwise.engines.remote.engine_identity import EngineIdentity
 from groupwise.engines.remote.gpu_weights import GpuWeights
 from groupwise.engines.remote.heartbeat import PACE, HeartbeatMonitor, UnansweredRequest
 from groupwise.engines.remote.host_uploads import HostUploads
 from groupwise.engines.remote.keepalive import GONE, is_unreachable, keep_alive, until_gone
 from groupwise.engines.remote.secret import prove
-from groupwise.engines.remote.server import EngineIdentity
 from groupwise.engines.remote.tls import TlsAddress, check_certificate, client_context, host_port
 from groupwise.engines.remote.weights_file import WeightsFile, write_weights
 from groupwise.engines.remote.wire import (

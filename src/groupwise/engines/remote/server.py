@@ -2,7 +2,6 @@
 
 import asyncio
 import errno
-import hashlib
 import os
 import socket
 import stat
@@ -19,6 +18,7 @@ from torch import nn
 from groupwise.core import EngineLost, Storage, Usage, open_regular
 from groupwise.data import COLDEST, Engine, SharesDevice
 from groupwise.data.rollout_json import to_json
+from groupwise.engines.remote.engine_identity import EngineIdentity
 from groupwise.engines.remote.gpu_weights import NCCL, TRANSFERS, PackedTensorLayout
 from groupwise.engines.remote.incoming_weights import IncomingWeights, IncomingWeightsStore
 from groupwise.engines.remote.keepalive import VANISHED
@@ -43,12 +43,11 @@ from groupwise.engines.remote.wire import (
     token_ids,
     whole,
 )
-from groupwise.models import Decoder, MixtureOfExpertsSizes, Tokenizer
-from groupwise.models.lora import adapter_text
+from groupwise.models import Decoder, MixtureOfExpertsSizes
 from groupwise.models.quantized_linear import is_quantized
-from groupwise.models.vision.vision_files import architecture_text, vision_sizes
+from groupwise.models.vision.vision_files import vision_sizes
 
-__all__ = ["EngineIdentity", "EngineServer", "servable"]
+__all__ = ["EngineServer", "servable"]
 
 MOST_CALLS = 1 << 14
 """The most requests of one connection that are unanswered at a time."""
@@ -79,51 +78,6 @@ class CountsForwardPasses(Protocol):
 
     @property
     def steps(self) -> int: ...
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EngineIdentity:
-    """The identity of an engine without its weights. Equal identities and weights give equal answers.
-
-    `model_hash` and `tokenizer_hash` are SHA-256 hashes of the architecture with its adapter's settings, and of the
-    vocabulary with its end tokens.
-    """
-
-    model_hash: str
-    tokenizer_hash: str
-    dtype: str
-    seed: int
-
-    @classmethod
-    def of(cls, model: nn.Module, tokenizer: Tokenizer, *, seed: int, merged: bool = False) -> "EngineIdentity":
-        """The identity of an engine for this model, or its outline; `merged`: its weights contain the adapter."""
-        text = repr(model.shape) if isinstance(model, Decoder) else architecture_text(model)
-        return cls(
-            model_hash=_hash(text + ("" if merged else adapter_text(model))),
-            tokenizer_hash=_hash(f"{tokenizer.digest} {sorted(tokenizer.eos_ids)}"),
-            dtype=str(next(model.parameters()).dtype).removeprefix("torch."),
-            seed=seed,
-        )
-
-    @classmethod
-    def from_json(cls, data: dict[str, Any]) -> "EngineIdentity":
-        """The identity in a reply to `hello`. Unknown fields are ignored, and missing ones are empty."""
-        texts = {name: str(data.get(name, "")) for name in ("model_hash", "tokenizer_hash", "dtype")}
-        seed = data.get("seed")
-        return cls(**texts, seed=seed if isinstance(seed, int) else -1)
-
-    def check(self, other: "EngineIdentity", name: str) -> None:
-        """`Usage` if the engine `name` has this identity, and `other` is required."""
-        expected = asdict(other)
-        different = [f"{key} {str(value)[:12]}, expected {str(expected[key])[:12]}"
-                     for key, value in asdict(self).items() if value != expected[key]]  # fmt: skip
-        if different:
-            fix = "start it with the run's model, machine.dtype and seed: groupwise serve MODEL"
-            raise Usage(f"{name} is another engine than the run needs", evidence="\n".join(different), fix=fix)
-
-
-def _hash(text: str) -> str:
-    return hashlib.sha256(text.encode()).hexdigest()
 
 
 @dataclass(slots=True, eq=False)

@@ -10,6 +10,7 @@ from groupwise.engines.remote.fleet import Fleet as Fleet
 from groupwise.engines.remote.incoming_weights import IncomingWeightsStore as IncomingWeightsStore
 from groupwise.engines.remote.remote_engine import RemoteEngine as RemoteEngine
 from groupwise.engines.remote.secret import read_secret as read_secret
+from groupwise.engines.remote.sending_turns import most_receivers as most_receivers
 from groupwise.engines.remote.served_settings import Served as Served
 from groupwise.engines.remote.server import EngineServer as EngineServer
 from groupwise.engines.remote.server import servable as servable

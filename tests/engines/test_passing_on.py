@@ -27,7 +27,7 @@ from tests.engines.lines import blank, changed, engine, pair, run, server, weigh
 from tests.engines.receiving_engine import SECRET
 from tests.engines.test_host_uploads import all_have, bytes_of_weights, fleet, received, store
 from tests.engines.test_tls import KEY, served
-from tests.processes import PATIENCE, hasten
+from tests.processes import HASTE, PATIENCE, hasten
 from tests.rollout.fakes import decoder, request
 
 __all__ = ["received"]  # a fixture
@@ -124,6 +124,31 @@ def test_an_engine_sends_nothing_to_another_engine_than_the_one_that_is_meant(
             await receiver.fetch(file)
             assert received == {"a": file.path.stat().st_size, "b": file.path.stat().st_size}
             assert await receiver.score((1, 2), (3,)) == await holder.score((1, 2), (3,))
+
+    run(go())
+
+
+def test_an_address_that_is_silent_is_given_up_within_the_deadline(tmp_path: Path) -> None:
+    """The engine has time for it: its own deadline counts from there on."""
+    file = write_weights(tmp_path, 3, weights(decoder()))
+
+    async def go() -> None:
+        async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            await reader.read()
+            writer.close()
+
+        async with two_hosts(tmp_path, file) as (holder, receiver, _):
+            listener = await asyncio.start_server(silent, "127.0.0.1", 0)
+            port = listener.sockets[0].getsockname()[1]
+            holder.deadline = HASTE
+            to = replace(receiver.destination, address=str(TlsAddress("127.0.0.1", port, KEY.fingerprint)))
+            passing = asyncio.create_task(holder.pass_on(file, to))
+            await asyncio.sleep(0)  # it is sent
+            assert [call.allowed_extra_seconds for call in holder._pending.values()] == [3 * HASTE]
+            with pytest.raises(EngineLost, match="no engine listens on") as caught:
+                await passing
+            assert caught.value.evidence == f"it did not answer within {HASTE:g} s" and not holder.cause
+            listener.close()
 
     run(go())
 
@@ -324,4 +349,4 @@ def test_the_trainer_sends_in_the_place_of_a_host_that_is_killed_or_stopped_whil
         answer = run(go(process, address))
     assert answer == run(engine(model).score((1, 2), (3, 4)))
     (line,) = lines
-    assert "cannot pass weights on to 127.0.0.1" in line and "is lost (" in line and "resume the run" in line
+    assert "cannot pass weights on to 127.0.0.1" in line and "is lost (" in line and line.endswith("from now on")

@@ -108,6 +108,25 @@ def test_hosts_that_have_the_weights_send_them_in_the_rounds_that_a_plan_counts(
     run(go())
 
 
+def test_few_hosts_need_not_reach_each_other() -> None:
+    """The trainer sends all copies, also to hosts that come later; the fifth host is one of many."""
+
+    async def go() -> None:
+        network, uploads = Network(), HostUploads()
+        fleet = engines(network, MOST_RECEIVERS + 1)
+        tasks = begin(uploads, FILE, fleet[:1])
+        await network.settle()
+        network.end()
+        tasks += begin(uploads, FILE, fleet[1:-1])
+        assert {sender for sender, _ in await network.settle()} == {TRAINER}
+        tasks += begin(uploads, FILE, fleet[-1:])
+        assert (await network.settle())[-1] == ("host 0", "host 4")
+        network.end()
+        await asyncio.gather(*tasks)
+
+    run(go())
+
+
 def test_two_hosts_that_cannot_reach_each_other_are_tried_once_and_named_once() -> None:
     """The trainer sends in the place of the one. Nothing that failed is counted as sent."""
     lines: list[str] = []
@@ -133,9 +152,8 @@ def test_two_hosts_that_cannot_reach_each_other_are_tried_once_and_named_once() 
         again = {pair for pair in pairs[1] if pair[1] == "host 6" and pair[0] != TRAINER}
         assert failed not in pairs[1] and len(lines) == 1 + len(again)
         what = f"the engine of {failed[0]} cannot pass weights on to the engine of host 6"
-        assert lines[0].startswith(
-            f"{what}: host 6 is not there (Connection refused); the trainer sends them from now on"
-        )
+        assert lines[0].startswith(f"{what}: host 6 is not there (Connection refused); the trainer sends")
+        assert lines[0].endswith(f"let the engine of {failed[0]} connect to the engine of host 6, and resume the run")
 
     run(go())
 

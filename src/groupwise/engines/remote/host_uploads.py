@@ -148,8 +148,8 @@ class HostUploads:
         """Try this pair of hosts no more, and say so."""
         self._failed.add((holder.host, receiver.host))
         what = f"{holder.name} cannot pass weights on to {receiver.name}: {_in_a_line(error)}"
-        fix = f"to spare its network, let {holder.name} connect to {receiver.name}, and resume the run"
-        self._notify(f"{what}; the trainer sends them from now on; {fix}")
+        fix = f"; to spare its network, let {holder.name} connect to {receiver.name}, and resume the run"
+        self._notify(f"{what}; the trainer sends them from now on{'' if holder.cause else fix}")
 
 
 def _in_a_line(error: Exception) -> str:

@@ -1,6 +1,6 @@
-"""An engine in a process of its own, for weights from other hosts: python -m tests.engines.receiving_engine DIRECTORY.
+"""An engine for weights from other hosts: python -m tests.engines.receiving_engine DIRECTORY HOST.
 
-DIRECTORY, for its weights, is its host. It prints its address.
+It listens on a free port of HOST, and prints its address. DIRECTORY is for its weights.
 """
 
 import asyncio
@@ -15,14 +15,14 @@ from tests.engines.lines import LARGEST, blank, server
 SECRET = b"s" * 32
 
 
-async def serve(directory: Path) -> None:
-    """Serve an engine at a free port of the loopback interface, until it is killed."""
+async def serve(directory: Path, host: str) -> None:
+    """Serve an engine at a free port of a host, until it is killed."""
     behind = server(blank())
     behind.uploads = IncomingWeightsStore(WeightsFilesDirectory(directory), LARGEST)
-    key, listener = EngineTlsKey.new(), listener_on("127.0.0.1:0")
+    key, listener = EngineTlsKey.new(), listener_on(f"{host}:0")
     print(reachable(listener, key), flush=True)
     await listen_tls(behind, listener, key, SECRET)
 
 
 if __name__ == "__main__":
-    asyncio.run(serve(Path(sys.argv[1])))
+    asyncio.run(serve(Path(sys.argv[1]), sys.argv[2]))

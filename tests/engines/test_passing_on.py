@@ -306,7 +306,7 @@ async def busy_trainer(uploads: HostUploads, until: asyncio.Event) -> AsyncItera
 def process_of_an_engine(host: Path) -> Iterator[tuple["subprocess.Popen[str]", TlsAddress]]:
     """A process with an engine, and its address."""
     host.mkdir()
-    words = [sys.executable, "-m", "tests.engines.receiving_engine", str(host)]
+    words = [sys.executable, "-m", "tests.engines.receiving_engine", str(host), "127.0.0.1"]
     process = subprocess.Popen(words, stdout=subprocess.PIPE, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
     try:
         assert process.stdout is not None

@@ -1,8 +1,9 @@
 """Who sends weights to several hosts: python -m benchmarks.send_to_hosts [MEGABYTES] [HOSTS].
 
-A file of random bytes goes over TLS on the loopback interface to engines in other processes, each with a directory of
-its own and so a host. Once the trainer sends all copies, and once the hosts pass them on. The engines compare its hash
-and do not read it. All processes share this machine: the bytes are those of several hosts, the seconds are not.
+A file of random bytes goes over TLS on the loopback interface to engines in other processes, whose separate
+directories make them separate hosts. Once the trainer sends all copies, and once the hosts pass them on. The engines
+compare its hash and do not read it. All processes share this machine: the bytes are those of several hosts, the seconds
+are not.
 """
 
 import asyncio

@@ -165,7 +165,7 @@ def test_weights_go_to_an_engine_on_another_host_by_sockets_in_the_place_of_nccl
 
 
 def test_a_host_passes_weights_on_to_another_one(place: Path) -> None:
-    """Not the one of the trainer, which sends them once. The certificates differ, as keys of `groupwise serve` may."""
+    """The trainer sends them once. The engines have different certificates."""
     with two_hosts(place / "logs", delay=0.01) as (a, b, cable):
         paths = (str(Path(__file__).parents[2]), *filter(None, [os.environ.get("PYTHONPATH")]))
         here, addresses = {"PYTHONPATH": os.pathsep.join(paths)}, list[str]()

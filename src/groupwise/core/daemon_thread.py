@@ -44,7 +44,7 @@ async def in_daemon_thread(function: Callable[..., Any], *args: Any) -> Any:
 
 
 async def in_daemon_loop(begin: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
-    """The result of a coroutine in an event loop of its own, in a new thread. If the caller is cancelled, so is it.
+    """The result of a coroutine in a new event loop and thread. If the caller is cancelled, so is it.
 
     >>> asyncio.run(in_daemon_loop(lambda: asyncio.sleep(0.0, 32)))
     32

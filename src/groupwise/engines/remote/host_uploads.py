@@ -19,9 +19,9 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Destination:
-    """An engine that another one may send weights to: its address, and what tells it from every other engine there.
+    """An engine that another one may send weights to: its address, and the name of its host.
 
-    `host` is the name of its host, and `trainer` the name with which its trainer loads weights.
+    `trainer` is the name with which its trainer loads weights.
     """
 
     address: str
@@ -153,7 +153,7 @@ class HostUploads:
 
 
 def _in_a_line(error: Exception) -> str:
-    """What went wrong, with the first line of its evidence."""
+    """An error, with the first line of its evidence."""
     if not isinstance(error, GroupwiseError):
         return str(error)
     evidence = error.evidence.partition("\n")[0]

@@ -33,14 +33,14 @@ class SendingTurns:
         self._under_way: Counter[str] = Counter()
         """The number of hosts to which each sender sends now."""
         self._lacking = 0
-        """The number of hosts for which nobody sends yet."""
+        """The number of hosts that still wait for a sender."""
         self._waiting: list[asyncio.Future[None]] = []
 
     @asynccontextmanager
     async def turn(self, senders: Callable[[], Mapping[str, S]]) -> AsyncIterator[S]:
         """Wait for the sender with the fewest receivers, if it may have one more: it has, during this context.
 
-        `senders`, by their hosts, are asked for again after each `wake`, and when any sender is done.
+        `senders`, by their hosts, is called again after each `wake`, and when any sender is done.
         """
         self._lacking += 1
         try:

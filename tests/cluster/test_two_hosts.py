@@ -164,6 +164,26 @@ def test_weights_go_to_an_engine_on_another_host_by_sockets_in_the_place_of_nccl
         assert "both versions came over" in trainer.output and "over lo" not in trainer.output
 
 
+def test_a_host_passes_weights_on_to_another_one(place: Path) -> None:
+    """The trainer sends them once. The engines have different certificates."""
+    with two_hosts(place / "logs", delay=0.01) as (a, b, cable):
+        paths = (str(Path(__file__).parents[2]), *filter(None, [os.environ.get("PYTHONPATH")]))
+        here, addresses = {"PYTHONPATH": os.pathsep.join(paths)}, list[str]()
+        for host in (b, a):
+            (directory := place / host.name).mkdir()
+            words = ("python", "-m", "tests.engines.receiving_engine", str(directory), "0.0.0.0")
+            command = host.start(*words, directory=place, environment=here)
+            command.wait_for("\n")
+            addresses.append(command.output.strip())
+        trainer = a.start(
+            "python", "-m", "tests.cluster.pass_between_hosts", *addresses, directory=place, environment=here
+        )
+        assert trainer.wait() == 0, trainer.output
+        names = [address.partition("#")[0] for address in addresses]
+        assert f"{names[0]} passed weights on to {names[1]}" in trainer.output and names[0].startswith("b:")
+        assert cable.carried > 10
+
+
 @contextmanager
 def two_ranks(
     place: Path, restarts: int = 0, numbered: bool = False

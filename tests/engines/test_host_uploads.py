@@ -4,6 +4,8 @@ import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -133,11 +135,11 @@ def test_after_a_failed_upload_the_next_engine_of_the_host_gets_the_weights(
     size, model, failures = bytes_of_weights(tmp_path), decoder(), [1]
     upload = RemoteEngine.upload
 
-    async def fails(self: RemoteEngine, file: WeightsFile) -> None:
+    async def fails(self: RemoteEngine, file: WeightsFile, on_part: Any) -> None:
         if failures:
             failures.pop()
             raise self.fail("killed by the test")
-        await upload(self, file)
+        await upload(self, file, on_part)
 
     monkeypatch.setattr(RemoteEngine, "upload", fails)
 
@@ -199,19 +201,26 @@ def test_a_system_that_does_not_number_its_starts_shares_nothing(
 
 
 UPLOAD = st.dictionaries(
-    st.sampled_from(["sha256", "size", "offset", "trainer", "version", "file", "bytes"]),
+    st.sampled_from(["sha256", "size", "offset", "trainer", "version", "file", "bytes", "address", "host", "deadline"]),
     JSON | st.sampled_from(["0" * 64, "../" + "0" * 61, "/" * 64]) | st.integers(0, 9),
     max_size=5,
 )
-GOOD = {"sha256": "0" * 64, "size": 8, "offset": 0, "trainer": "one", "version": 1}
+NOBODY = {"address": f"127.0.0.1:1#sha256={'0' * 64}", "host": "h", "deadline": 1.0}
+GOOD = {"sha256": "0" * 64, "size": 8, "offset": 0, "trainer": "one", "version": 1, **NOBODY}
+EIGHT_BYTES = {"sha256": sha256(b"12345678").hexdigest()}
 
 
 @settings(max_examples=25)
-@given(frames=st.lists(st.tuples(st.sampled_from(["upload", "load"]), UPLOAD, st.binary(max_size=9)), max_size=5))
+@given(
+    frames=st.lists(
+        st.tuples(st.sampled_from(["upload", "pass_on", "load"]), UPLOAD, st.binary(max_size=9)), max_size=5
+    )
+)
 @example(frames=[("upload", {}, b"12345678"), ("load", {}, b"")])
 @example(
     frames=[("upload", {"offset": 0}, b"1234"), ("upload", {"offset": 4}, b"1234"), ("upload", {"offset": 8}, b"1")]
 )
+@example(frames=[("upload", EIGHT_BYTES, b"12345678"), ("pass_on", EIGHT_BYTES, b"")])
 @example(frames=[("upload", {"size": 0}, b""), ("upload", {"size": 1 << 62}, b"1"), ("load", {"sha256": "x"}, b"")])
 def test_hostile_uploads_leave_no_file_and_change_no_other_connection(
     frames: list[tuple[str, dict[str, Any], bytes]], tmp_path_factory: pytest.TempPathFactory
@@ -226,7 +235,7 @@ def test_hostile_uploads_leave_no_file_and_change_no_other_connection(
         )
         good = RemoteEngine(*await pair(serving.connection), name="good", deadline=PATIENCE)
         await good.hello(PATIENCE)
-        reader, writer = await pair(serving.connection)
+        reader, writer = await pair(partial(serving.connection, secret=SECRET))
         writer.write(HELLO + encode({**GOOD, "id": 1, "do": "load"}))
         for i, (verb, fields, part) in enumerate(frames):
             writer.write(encode({**GOOD, **fields, "id": i + 2, "do": verb}, part))

@@ -223,10 +223,10 @@ JSON = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
     max_leaves=8,
 )
-VERB = st.sampled_from(["hello", "sample", "score", "upload", "load", "prefill", "cancel", "quit"])
+VERB = st.sampled_from(["hello", "sample", "score", "upload", "pass_on", "load", "prefill", "cancel", "quit"])
 FIELD = st.sampled_from(
     ["request", "context", "tokens", "temperature", "version", "file", "sha256", "contexts", "of", "bytes", "part",
-     "size", "offset", "trainer"]
+     "size", "offset", "trainer", "address", "host", "deadline"]
 )  # fmt: skip
 MESSAGE = st.builds(
     lambda number, verb, fields: {"id": number, "do": verb, **fields},

@@ -243,7 +243,10 @@ def test_seconds_of_ranks_on_two_hosts_by_hand() -> None:
     for machines, receivers, rate in (
         (slow, 1, 1e8),
         (slow, 2, 0.5e8),  # the learner's host sends two copies
+        (slow, 9, 1e8 / 5),  # four copies of the learner's host, and one of each of five hosts
+        (slow, 15, 1e8 / 6),  # then ten hosts have them, and six need them
         (replace(slow, publish_bandwidth_gb_s=0.02), 2, 0.02e9),
+        (replace(slow, publish_bandwidth_gb_s=0.02), 15, 0.02e9 / 3),
     ):
         times = times_of(RECIPE, SHAPE, machines, lengths, engine, receivers=receivers)
         assert times.publish_seconds == pytest.approx(2 * WEIGHTS / rate)
@@ -378,6 +381,9 @@ def test_the_plan_names_the_rate_of_sending_weights_and_its_basis() -> None:
     assert line(EIGHT) == expected + "1 GB/s (assumed: the link's)"
     assert line(replace(EIGHT, publish_bandwidth_gb_s=0.25)) == expected + "0.25 GB/s (measured or given)"
     assert line(replace(EIGHT, device_count=1)) == ""
+    hosts = replace(EIGHT, host_count=17, device_count=1, network_bandwidth_gb_s=4.0)
+    rounds = "in 2 rounds, in which hosts pass them on; the first one: 1 GB/s (assumed: the network's)"
+    assert line(hosts) == f"publishing sends one copy of the weights to each host of engines, {rounds}"
 
 
 def test_a_plan_of_one_device_is_synchronous() -> None:

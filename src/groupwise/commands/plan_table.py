@@ -14,6 +14,7 @@ from groupwise.planning.machines import PlannedMachines
 from groupwise.planning.pipeline_memory import pipeline_plan_line
 from groupwise.planning.plan import RunPlan
 from groupwise.planning.process_memory import GIB, ProcessMemoryPrediction, advice
+from groupwise.planning.send_rounds import send_rounds
 from groupwise.planning.split_settings import ADDRESSES, other_hosts_commands, split_settings, takes_nccl
 
 COLUMNS: Mapping[str, tuple[str, ...]] = {
@@ -198,7 +199,9 @@ def publish_lines(planned: RunPlan) -> list[str]:
     assumed = "assumed: the link's" if machines.host_count == 1 else "assumed: the network's"
     basis = assumed if machines.publish_bandwidth_gb_s == "link" else "measured or given"
     rate = f"{machines.publish_rate(hosts) / 1e9:,.3g} GB/s ({basis})"
-    return [f"publishing sends one copy of the weights to each host of engines, to all at a time: {rate}"]
+    rounds = len(send_rounds(hosts))
+    way = "to all at a time" if rounds == 1 else f"in {rounds} rounds, in which hosts pass them on; the first one"
+    return [f"publishing sends one copy of the weights to each host of engines, {way}: {rate}"]
 
 
 def launch_lines(planned: RunPlan) -> list[str]:

@@ -1,5 +1,6 @@
 # Made by tools/front_doors.py from the `__all__` of each file.
 from groupwise.core.counted import counted as counted
+from groupwise.core.daemon_thread import in_daemon_loop as in_daemon_loop
 from groupwise.core.daemon_thread import in_daemon_thread as in_daemon_thread
 from groupwise.core.ending_exceptions import as_error as as_error
 from groupwise.core.error_location import describe_error as describe_error

@@ -2,13 +2,13 @@
 
 import asyncio
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from typing import Any
 
 from groupwise.core.ending_exceptions import as_error
 
-__all__ = ["in_daemon_thread"]
+__all__ = ["in_daemon_loop", "in_daemon_thread"]
 
 
 async def in_daemon_thread(function: Callable[..., Any], *args: Any) -> Any:
@@ -41,3 +41,30 @@ async def in_daemon_thread(function: Callable[..., Any], *args: Any) -> Any:
     if error is not None:
         raise error
     return result
+
+
+async def in_daemon_loop(begin: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
+    """The result of a coroutine in a new event loop and thread. If the caller is cancelled, so is it.
+
+    >>> asyncio.run(in_daemon_loop(lambda: asyncio.sleep(0.0, 32)))
+    32
+    """
+    running: list[tuple[asyncio.AbstractEventLoop, asyncio.Task[Any]]] = []
+    cancelled = threading.Event()
+
+    async def work() -> Any:
+        task = asyncio.current_task()
+        assert task is not None, "asyncio.run makes a task"
+        running.append((asyncio.get_running_loop(), task))
+        if cancelled.is_set():  # before the thread had begun
+            raise asyncio.CancelledError
+        return await begin()
+
+    try:
+        return await in_daemon_thread(lambda: asyncio.run(work()))
+    except asyncio.CancelledError:
+        cancelled.set()
+        for loop, task in running:
+            with suppress(RuntimeError):  # the loop has ended
+                loop.call_soon_threadsafe(task.cancel)
+        raise

@@ -103,6 +103,7 @@ from groupwise.data.metric_definitions import LOSS as LOSS
 from groupwise.data.metric_definitions import MEAN_LENGTH as MEAN_LENGTH
 from groupwise.data.metric_definitions import METRICS as METRICS
 from groupwise.data.metric_definitions import NO_SIGNAL as NO_SIGNAL
+from groupwise.data.metric_definitions import PASSED_BYTES as PASSED_BYTES
 from groupwise.data.metric_definitions import QUESTIONS as QUESTIONS
 from groupwise.data.metric_definitions import REWARD as REWARD
 from groupwise.data.metric_definitions import SCORE as SCORE

@@ -22,6 +22,7 @@ __all__ = [
     "MEAN_LENGTH",
     "METRICS",
     "NO_SIGNAL",
+    "PASSED_BYTES",
     "QUESTIONS",
     "REWARD",
     "SCORE",
@@ -60,7 +61,7 @@ SCORE, SCORE_GREEDY = "eval/score", "eval/score_greedy"
 EVAL_LOSS, EVAL_TOKEN_ACCURACY = "eval/loss", "eval/mean_token_accuracy"
 EVAL_PAIR_ACCURACY = "eval/rewards/accuracies"
 CLIPPED = "clip_ratio/region_mean"
-SENT_BYTES, SEND_SECONDS = "engine/sent_bytes", "engine/send_seconds"
+SENT_BYTES, PASSED_BYTES, SEND_SECONDS = "engine/sent_bytes", "engine/passed_bytes", "engine/send_seconds"
 REWARD, LOSS, GRAD_NORM, ENTROPY = "reward", "loss", "grad_norm", "entropy"
 MEAN_LENGTH, TRAINED_TOKENS = "completions/mean_length", "num_tokens"
 NO_SIGNAL, TRUNCATED = "frac_reward_zero_std", "completions/clipped_ratio"
@@ -347,6 +348,7 @@ _BY_QUESTION: dict[str, tuple[Metric, ...]] = {
         ),
         Metric("engine/restarts", "engines in other processes that were lost and started again", better="lower"),
         Metric(SENT_BYTES, "bytes of weights sent to engines on other hosts, once to each host (NCCL: engine)"),
+        Metric(PASSED_BYTES, "those of them that a host of engines sent to another one; the trainer sent the others"),
         Metric(SEND_SECONDS, "seconds of sending them, added over the hosts (NCCL: engines)", better="lower"),
         Metric("memory_mib", "largest resident memory of the process so far, in MiB", better="lower"),
         Metric("clock", "local time at the end of the iteration"),

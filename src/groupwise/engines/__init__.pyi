@@ -5,12 +5,13 @@ from groupwise.engines.native.speculation import SpeculativeEngine as Speculativ
 from groupwise.engines.native_settings import Native as Native
 from groupwise.engines.native_settings import without_pages as without_pages
 from groupwise.engines.remote.engine_access import EngineAccess as EngineAccess
+from groupwise.engines.remote.engine_identity import EngineIdentity as EngineIdentity
 from groupwise.engines.remote.fleet import Fleet as Fleet
 from groupwise.engines.remote.incoming_weights import IncomingWeightsStore as IncomingWeightsStore
 from groupwise.engines.remote.remote_engine import RemoteEngine as RemoteEngine
 from groupwise.engines.remote.secret import read_secret as read_secret
+from groupwise.engines.remote.sending_turns import most_receivers as most_receivers
 from groupwise.engines.remote.served_settings import Served as Served
-from groupwise.engines.remote.server import EngineIdentity as EngineIdentity
 from groupwise.engines.remote.server import EngineServer as EngineServer
 from groupwise.engines.remote.server import servable as servable
 from groupwise.engines.remote.shared_device import SharedDeviceFleet as SharedDeviceFleet

@@ -67,8 +67,8 @@ def times_of(
     """The seconds of each operation if `process.ranks` learners and engines of `process.split` devices do the work.
 
     A decoding step reads all weights once, and the cache of each row. Publishing sends a copy of the weights to each of
-    `receivers` hosts of engines, all at a time. Not included: prefills, verdicts, and the communication within an
-    engine.
+    `receivers` hosts of engines, in the rounds of `send_rounds`. Not included: prefills, verdicts, and the
+    communication within an engine.
     """
     size = BYTES[recipe.machine.dtype]
     operations, read = (
@@ -88,7 +88,7 @@ def times_of(
             update_seconds(recipe, shape, machines, lengths.prompt_tokens, process.learner_rank_count)
             + LAUNCH * learning_kernels(recipe, shape, lengths, process.learner_rank_count)
         ),
-        publish_seconds=0.0 if process.shares_weights else weights / machines.publish_rate(receivers),
+        publish_seconds=0.0 if process.shares_weights else machines.publish_seconds(weights, receivers),
     )
 
 

@@ -10,6 +10,7 @@ from groupwise.config.recipe_errors import HELP
 from groupwise.config.recipe_toml import read
 from groupwise.config.resolve_devices import AUTO
 from groupwise.core import Usage, check_types
+from groupwise.planning.send_rounds import send_rounds
 
 SHOWN = "groupwise plan --help shows a machine file"
 LARGEST = 1e9
@@ -118,7 +119,7 @@ class PlannedMachines:
         return devices if self.host_count == 1 else f"{self.host_count} hosts of {devices}"
 
     def publish_rate(self, hosts: int) -> float:
-        """The bytes of weights per second that each of `hosts` of engines receives, all at a time.
+        """The bytes of weights per second that each of `hosts` of engines receives, in the first round of sending.
 
         >>> rates = {"tflops": 400, "memory_bandwidth_gb_s": 2500, "rates_source": "given"}
         >>> three = {"host_count": 3, "network_bandwidth_gb_s": 50}
@@ -127,7 +128,22 @@ class PlannedMachines:
         """
         if self.publish_bandwidth_gb_s != "link":
             return self.publish_bandwidth_gb_s * 1e9
-        return (self.link_bandwidth_gb_s if self.host_count == 1 else self.network_bandwidth_gb_s / hosts) * 1e9
+        return self._sending_rate / send_rounds(hosts)[0]
+
+    def publish_seconds(self, size: int, hosts: int) -> float:
+        """Seconds to send `size` bytes of weights to `hosts` of engines, which pass them on.
+
+        Those that one host sends to at a time share its network. A measured rate is that of each of them.
+        """
+        rounds = send_rounds(hosts)
+        if self.publish_bandwidth_gb_s != "link":
+            return len(rounds) * size / (self.publish_bandwidth_gb_s * 1e9)
+        return sum(rounds) * size / self._sending_rate
+
+    @property
+    def _sending_rate(self) -> float:
+        """The bytes per second that one host sends to engines, without a measurement."""
+        return (self.link_bandwidth_gb_s if self.host_count == 1 else self.network_bandwidth_gb_s) * 1e9
 
     @property
     def memory(self) -> int:

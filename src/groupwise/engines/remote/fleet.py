@@ -54,9 +54,10 @@ class Fleet:
     `WorkerLost` for a lost process. A request in which each of the engines fails raises `WorkerLost`, too.
 
     The last slots are for the engines at `addresses`. The engines load `publish` of the learner's weights, from a file
-    of the `exchange`, which is sent once to each other host; or `in_memory` if all of them are processes on this host,
-    or `on_gpu` (`GpuWeights`). `notify` gets a line for each loss. The replicas belong to the event loop of the first
-    `load`, and end with it.
+    of the `exchange`, which is sent once to each other host, by the trainer or a host that has it; or `in_memory` if
+    all of them are processes on this host, or `on_gpu` (`GpuWeights`). `notify` gets a line for each loss, and for two
+    hosts of which one cannot pass weights on. The replicas belong to the event loop of the first `load`, and end with
+    it.
     """
 
     def __init__(
@@ -74,7 +75,7 @@ class Fleet:
         self._slots: list[Slot] = []
         self._keepers: list[asyncio.Task[None]] = []
         self._published: PublishedWeights | None = None
-        self._uploads = HostUploads()
+        self._uploads = HostUploads(lambda line: self.notify(line))
         self._waiting: deque[asyncio.Future[Slot]] = deque()
         self._changed = asyncio.Condition()
 

@@ -9,7 +9,7 @@ from asyncio import StreamReader, StreamWriter
 from asyncio.trsock import TransportSocket
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -17,15 +17,15 @@ from typing import Any, TypeVar
 
 from torch import Tensor
 
-from groupwise.core import EngineLost, Usage, WorkerLost, in_daemon_thread
+from groupwise.core import EngineLost, Usage, WorkerLost, in_daemon_loop
 from groupwise.data import ContextKey, Generation, GenerationRequest, Ids, Picture
 from groupwise.data.rollout_json import from_json, to_json
+from groupwise.engines.remote.engine_identity import EngineIdentity
 from groupwise.engines.remote.gpu_weights import GpuWeights
 from groupwise.engines.remote.heartbeat import PACE, HeartbeatMonitor, UnansweredRequest
-from groupwise.engines.remote.host_uploads import HostUploads
+from groupwise.engines.remote.host_uploads import Destination, HostUploads
 from groupwise.engines.remote.keepalive import GONE, is_unreachable, keep_alive, until_gone
 from groupwise.engines.remote.secret import prove
-from groupwise.engines.remote.server import EngineIdentity
 from groupwise.engines.remote.tls import TlsAddress, check_certificate, client_context, host_port
 from groupwise.engines.remote.weights_file import WeightsFile, write_weights
 from groupwise.engines.remote.wire import (
@@ -49,6 +49,9 @@ CLOSINGS = (ConnectionResetError, ConnectionAbortedError, BrokenPipeError, ssl.S
 """The errors of a new connection that the other side accepts and closes."""
 CLOSED = "its connection closed"
 """The cause of a loss when the other side closes the connection."""
+DEADLINES_TO_CONNECT = 3
+"""How many deadlines an engine may need, beyond one, until its first part of weights has arrived at another engine: it
+connects, greets, and sends. From then on each part counts as work."""
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
@@ -76,8 +79,9 @@ class RemoteEngine:
         self._reconnect: Callable[[], Awaitable[RemoteEngine]] | None = None
         self.uploads = HostUploads()
         """The hosts that have the newest weights. The engines of a fleet share it."""
-        self._host = name
+        self.host = name
         """The name of the engine's host. Without one, no other engine shares the weights that it gets."""
+        self._address = ""
         self.gpu = ""
         """The UUID of the GPU on which the engine loads weights without a file; empty for another engine."""
         self.cause = ""
@@ -125,6 +129,7 @@ class RemoteEngine:
             RemoteEngine.connect, address, secret=secret, deadline=deadline, trainer=remote._trainer
         )
         if not same_host:
+            remote._address = str(address)
             remote._tasks.append(asyncio.create_task(remote._watch_host(writer.get_extra_info("socket"))))
         try:
             identity = await remote.hello(deadline)
@@ -147,7 +152,7 @@ class RemoteEngine:
             raise self.fail(f"it did not answer within {seconds:g} s") from None
         self.version = self._parsed("hello", lambda: int(reply["version"]))
         self.gpu = str(reply.get("gpu", ""))
-        self._host = str(reply.get("host") or self.name)
+        self.host = str(reply.get("host") or self.name)
         self._tasks.append(asyncio.create_task(self._watch()))
         return EngineIdentity.from_json(reply)
 
@@ -195,43 +200,52 @@ class RemoteEngine:
         for send in (self.uploads.once, self.uploads.again):  # again: the other engine's file is gone, or elsewhere
             if not reply.get("missing"):
                 return reply
-            await send(file, self._host, partial(self._send_file, file))
+            await send(file, self)
             reply = await load_call()
         if reply.get("missing"):
             raise self.fail("it does not find the weights that were sent to it")
         return reply
 
-    async def _send_file(self, file: WeightsFile) -> None:
-        """Send a weights file over a connection and a thread for it, so that answers arrive meanwhile."""
+    @property
+    def destination(self) -> Destination:
+        """Where another engine finds this one."""
+        return Destination(self._address, self.host, self._trainer)
+
+    async def receive(self, file: WeightsFile) -> None:
+        """Send the engine a weights file. `EngineLost` if it is lost meanwhile."""
         connect = self._reconnect
         assert connect is not None, "an engine on another host has an address"
-
-        async def send() -> None:
-            remote = await connect()
-            try:
-                await remote.upload(file)
-            finally:
-                remote.close()
-
         try:
-            await in_daemon_thread(lambda: asyncio.run(send()))
+            await send_file(file, connect)
         except EngineLost as error:
             raise self.fail(error.evidence or error.what) from error
 
-    async def upload(self, file: WeightsFile) -> None:
-        """Send a weights file in parts, of which `MOST_PARTS` are under way at a time."""
+    async def pass_on(self, file: WeightsFile, to: Destination) -> None:
+        """Make the engine send its host's copy of a weights file to an engine on another host, within the deadlines of
+        an upload. `GroupwiseError` or ValueError if it fails: the engine itself need not be lost.
+        """
+        arguments = {"sha256": file.sha256, "deadline": self.deadline, **asdict(to)}
+        await self._call("pass_on", more=DEADLINES_TO_CONNECT * self.deadline, **arguments)
+
+    async def upload(self, file: WeightsFile, on_part: Callable[[], None] = lambda: None) -> None:
+        """Send a weights file in parts, of which `MOST_PARTS` are under way at a time; `on_part` after each answer."""
         waiting: deque[asyncio.Task[Answer]] = deque()
         fields: dict[str, Any] = {"sha256": file.sha256, "trainer": self._trainer}
+
+        async def oldest_arrived() -> None:
+            await waiting.popleft()
+            on_part()
+
         try:
             with file.path.open("rb") as parts:
                 size = os.fstat(parts.fileno()).st_size
                 for offset in range(0, size, LARGEST_PART):
                     if len(waiting) == MOST_PARTS:
-                        await waiting.popleft()
+                        await oldest_arrived()
                     call = self._call("upload", parts.read(LARGEST_PART), size=size, offset=offset, **fields)
                     waiting.append(asyncio.create_task(call))
                 while waiting:
-                    await waiting.popleft()
+                    await oldest_arrived()
         finally:
             for task in waiting:
                 task.cancel()
@@ -323,12 +337,12 @@ class RemoteEngine:
                     self.fail(str(error_of(error)))
                     return
                 if isinstance(call_id, int):
-                    self._pass_on(call_id, message.get("reply"), error)
+                    self._deliver(call_id, message.get("reply"), error)
             self.fail(GONE if is_unreachable(reader.exception()) else CLOSED)
         except WireError as error:
             self.fail(f"it sent no message of the protocol: {error}")
 
-    def _pass_on(self, call_id: int, reply: Any, error: Any) -> None:
+    def _deliver(self, call_id: int, reply: Any, error: Any) -> None:
         """Give a reply or an error to its caller, or the steps in a reply to `hello` to the heartbeat."""
         call = self._pending.get(call_id)
         if call is None:
@@ -363,6 +377,21 @@ class RemoteEngine:
             elif self._pending:
                 self._greeting = next(self._call_ids)
                 self._send(self._greeting, "hello")
+
+
+async def send_file(
+    file: WeightsFile, connect: Callable[[], Awaitable[RemoteEngine]], on_part: Callable[[], None] = lambda: None
+) -> None:
+    """Send a weights file over a connection and a thread for it, so that answers arrive meanwhile."""
+
+    async def send() -> None:
+        remote = await connect()
+        try:
+            await remote.upload(file, on_part)
+        finally:
+            remote.close()
+
+    await in_daemon_loop(send)
 
 
 async def open_tls(address: TlsAddress, secret: bytes) -> tuple[StreamReader, StreamWriter]:

@@ -19,9 +19,10 @@ from pathlib import Path
 from typing import Any
 
 from groupwise.core import EngineLost
+from groupwise.engines.remote.engine_identity import EngineIdentity
 from groupwise.engines.remote.incoming_weights import IncomingWeightsStore
 from groupwise.engines.remote.remote_engine import CLOSED, RemoteEngine
-from groupwise.engines.remote.server import EngineIdentity, EngineServer
+from groupwise.engines.remote.server import EngineServer
 from groupwise.engines.remote.weights_file import WeightsFilesDirectory, most_file_bytes
 from groupwise.runs.process_logs import open_log
 from groupwise.runs.run_layout import log_file

@@ -18,6 +18,7 @@ from groupwise.data import gap_bound
 from groupwise.engines import Native
 from groupwise.engines.remote import tls_replica
 from groupwise.engines.remote.engine_access import EngineAccess
+from groupwise.engines.remote.engine_identity import EngineIdentity
 from groupwise.engines.remote.fleet import Fleet
 from groupwise.engines.remote.published_weights import published_bytes, published_weights
 from groupwise.engines.remote.remote_engine import RemoteEngine
@@ -30,7 +31,7 @@ from groupwise.engines.remote.replica_devices import (
     replica_devices,
 )
 from groupwise.engines.remote.secret import read_secret
-from groupwise.engines.remote.server import EngineIdentity, servable
+from groupwise.engines.remote.server import servable
 from groupwise.engines.remote.shared_device import SharedDeviceFleet
 from groupwise.engines.remote.shared_memory_weights import can_seal
 from groupwise.engines.remote.tls import TlsAddress

@@ -1,8 +1,7 @@
-"""Answers the verbs of the wire for one engine: hello, sample, score, upload, load, sleep, prefill and cancel."""
+"""Answers the verbs of the wire for one engine: hello, sample, score, upload, pass_on, load, sleep, prefill, cancel."""
 
 import asyncio
 import errno
-import hashlib
 import os
 import socket
 import stat
@@ -19,11 +18,14 @@ from torch import nn
 from groupwise.core import EngineLost, Storage, Usage, open_regular
 from groupwise.data import COLDEST, Engine, SharesDevice
 from groupwise.data.rollout_json import to_json
+from groupwise.engines.remote.engine_identity import EngineIdentity
 from groupwise.engines.remote.gpu_weights import NCCL, TRANSFERS, PackedTensorLayout
 from groupwise.engines.remote.incoming_weights import IncomingWeights, IncomingWeightsStore
 from groupwise.engines.remote.keepalive import VANISHED
+from groupwise.engines.remote.remote_engine import RemoteEngine, send_file
 from groupwise.engines.remote.secret import HEXADECIMAL
-from groupwise.engines.remote.weights_file import read_weights
+from groupwise.engines.remote.tls import TlsAddress
+from groupwise.engines.remote.weights_file import WeightsFile, read_weights
 from groupwise.engines.remote.wire import (
     IDS,
     KEYS,
@@ -31,6 +33,7 @@ from groupwise.engines.remote.wire import (
     LARGEST_REPLY,
     LARGEST_REQUEST,
     MOST_PARTS,
+    MOST_RECEIVERS,
     PROTOCOL,
     WireError,
     contexts_of,
@@ -43,12 +46,11 @@ from groupwise.engines.remote.wire import (
     token_ids,
     whole,
 )
-from groupwise.models import Decoder, MixtureOfExpertsSizes, Tokenizer
-from groupwise.models.lora import adapter_text
+from groupwise.models import Decoder, MixtureOfExpertsSizes
 from groupwise.models.quantized_linear import is_quantized
-from groupwise.models.vision.vision_files import architecture_text, vision_sizes
+from groupwise.models.vision.vision_files import vision_sizes
 
-__all__ = ["EngineIdentity", "EngineServer", "servable"]
+__all__ = ["EngineServer", "servable"]
 
 MOST_CALLS = 1 << 14
 """The most requests of one connection that are unanswered at a time."""
@@ -81,56 +83,15 @@ class CountsForwardPasses(Protocol):
     def steps(self) -> int: ...
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EngineIdentity:
-    """The identity of an engine without its weights. Equal identities and weights give equal answers.
-
-    `model_hash` and `tokenizer_hash` are SHA-256 hashes of the architecture with its adapter's settings, and of the
-    vocabulary with its end tokens.
-    """
-
-    model_hash: str
-    tokenizer_hash: str
-    dtype: str
-    seed: int
-
-    @classmethod
-    def of(cls, model: nn.Module, tokenizer: Tokenizer, *, seed: int, merged: bool = False) -> "EngineIdentity":
-        """The identity of an engine for this model, or its outline; `merged`: its weights contain the adapter."""
-        text = repr(model.shape) if isinstance(model, Decoder) else architecture_text(model)
-        return cls(
-            model_hash=_hash(text + ("" if merged else adapter_text(model))),
-            tokenizer_hash=_hash(f"{tokenizer.digest} {sorted(tokenizer.eos_ids)}"),
-            dtype=str(next(model.parameters()).dtype).removeprefix("torch."),
-            seed=seed,
-        )
-
-    @classmethod
-    def from_json(cls, data: dict[str, Any]) -> "EngineIdentity":
-        """The identity in a reply to `hello`. Unknown fields are ignored, and missing ones are empty."""
-        texts = {name: str(data.get(name, "")) for name in ("model_hash", "tokenizer_hash", "dtype")}
-        seed = data.get("seed")
-        return cls(**texts, seed=seed if isinstance(seed, int) else -1)
-
-    def check(self, other: "EngineIdentity", name: str) -> None:
-        """`Usage` if the engine `name` has this identity, and `other` is required."""
-        expected = asdict(other)
-        different = [f"{key} {str(value)[:12]}, expected {str(expected[key])[:12]}"
-                     for key, value in asdict(self).items() if value != expected[key]]  # fmt: skip
-        if different:
-            fix = "start it with the run's model, machine.dtype and seed: groupwise serve MODEL"
-            raise Usage(f"{name} is another engine than the run needs", evidence="\n".join(different), fix=fix)
-
-
-def _hash(text: str) -> str:
-    return hashlib.sha256(text.encode()).hexdigest()
-
-
 @dataclass(slots=True, eq=False)
 class AcceptedConnection:
-    """One connection: its unanswered requests, and the weights that it is sending."""
+    """One connection: its unanswered requests, and the weights that it is sending.
+
+    Both sides have proved that they know the `secret`; it is empty on a socket of this host, which needs none.
+    """
 
     writer: StreamWriter
+    secret: bytes = b""
     unanswered_requests: dict[int, asyncio.Task[None]] = field(default_factory=dict)
     unanswered_parts: int = 0
     upload: IncomingWeights | None = None
@@ -155,7 +116,8 @@ class EngineServer:
     """Serves one engine to any number of connections. `vocabulary` bounds the token ids of a score, and `largest` the
     bytes of a weights file.
 
-    With `uploads`, clients are on other hosts and send weights, once to each host; without, they name a file.
+    With `uploads`, clients are on other hosts and send weights, once to each host, or have another host's engine send
+    them; without, they name a file.
     Garbage on a connection is an error to its sender, and ends that connection only. When a connection closes, its
     requests are cancelled.
     """
@@ -172,11 +134,14 @@ class EngineServer:
         self.engine, self.identity, self.uploads = engine, identity, uploads
         self.vocabulary, self.largest = vocabulary, largest
         self._loading = asyncio.Lock()
+        self._senders = asyncio.Semaphore(MOST_RECEIVERS)
+        self._passed_parts = 0
+        """The parts of weights that other hosts got from this one: work, as forward passes are."""
         self._loader: AcceptedConnection | None = None
         """The connection that loads weights. Others may not: versions of two runs could not be distinguished."""
         self._verbs: dict[str, Callable[[dict[str, Any], AcceptedConnection], Awaitable[dict[str, Any]]]] = {
             "hello": self._hello, "sample": self._sample, "score": self._score, "upload": self._upload,
-            "load": self._load, "sleep": self._sleep, "prefill": self._prefill,
+            "pass_on": self._pass_on, "load": self._load, "sleep": self._sleep, "prefill": self._prefill,
         }  # fmt: skip
 
     async def listen(self, path: Path, ready: Callable[[], None]) -> None:
@@ -205,9 +170,9 @@ class EngineServer:
         finally:
             path.unlink(missing_ok=True)
 
-    async def connection(self, reader: StreamReader, writer: StreamWriter) -> None:
-        """Serve one connection until it closes."""
-        client = AcceptedConnection(writer)
+    async def connection(self, reader: StreamReader, writer: StreamWriter, secret: bytes = b"") -> None:
+        """Serve one connection, on which both sides have proved the `secret`, until it closes."""
+        client = AcceptedConnection(writer, secret)
         try:
             if await self._greeted(reader, client):
                 while (message := await read_message(reader, LARGEST_REQUEST)) is not None:
@@ -281,7 +246,7 @@ class EngineServer:
     # The verbs
 
     async def _hello(self, message: dict[str, Any], client: AcceptedConnection) -> dict[str, Any]:
-        steps = self.engine.steps if isinstance(self.engine, CountsForwardPasses) else 0
+        steps = self._passed_parts + (self.engine.steps if isinstance(self.engine, CountsForwardPasses) else 0)
         gpu = self.engine.gpu_uuid if isinstance(self.engine, LoadsFromGpu) else ""
         identity = {**asdict(self.identity), "gpu": gpu, "host": self.uploads.host if self.uploads else ""}
         return {"protocol": PROTOCOL, "version": self.engine.version, "steps": steps, **identity}
@@ -382,6 +347,33 @@ class EngineServer:
             raise
         return {}
 
+    async def _pass_on(self, message: dict[str, Any], client: AcceptedConnection) -> dict[str, Any]:
+        """Send received weights to an engine on another host. `EngineLost` if that is lost, `Storage` without them.
+
+        `Usage` unless it has the certificate and the secret, and is on the host of that name.
+        """
+        if self.uploads is None or not client.secret:
+            raise Usage("this engine sends no weights to other hosts", fix="send them from the trainer")
+        if self._loader is not client:
+            raise Usage("only the connection that loads weights may have them sent", fix="load weights first")
+        sha256, text, host, trainer = _texts(message, "sha256", "address", "host", "trainer")
+        address, deadline = TlsAddress.parse(text), real("deadline", message.get("deadline"), 0.0)
+        if address is None:
+            raise ValueError("address is not HOST:PORT#sha256=FINGERPRINT")
+        async with self._senders:
+            link = self.uploads.find(_hash_text(sha256))
+            if link is None:
+                raise Storage("it has no weights of this hash any more", fix="send them from the trainer")
+            connect = partial(connect_to_host, address, host, secret=client.secret, deadline=deadline, trainer=trainer)
+            try:
+                await send_file(WeightsFile(-1, link, sha256), connect, self._count_part)
+            finally:
+                link.unlink(missing_ok=True)
+        return {}
+
+    def _count_part(self) -> None:
+        self._passed_parts += 1
+
     async def _sleep(self, message: dict[str, Any], client: AcceptedConnection) -> dict[str, Any]:
         if not isinstance(self.engine, SharesDevice):
             raise Usage("this engine cannot free its memory", fix="set engine.placement to separate")
@@ -396,11 +388,21 @@ class EngineServer:
         return {}
 
 
+async def connect_to_host(address: TlsAddress, host: str, **how: Any) -> RemoteEngine:
+    """Connect to an engine on the host of this name. `Usage` for another one: an address may mean two hosts."""
+    remote = await RemoteEngine.connect(address, **how)
+    if remote.host != host:
+        remote.close()
+        fix = "give the engine an address that means its host everywhere"
+        raise Usage(f"{remote.name} is an engine of another host here", fix=fix)
+    return remote
+
+
 def _texts(message: dict[str, Any], *names: str) -> list[str]:
     """The texts of these fields. ValueError if one is missing, or is no path or hash."""
     texts = [message.get(name) for name in names]
     if not all(isinstance(text, str) and "\0" not in text for text in texts):
-        raise ValueError(f"a load names {' and '.join(names)} as text")
+        raise ValueError(f"a request names {' and '.join(names)} as text")
     return [str(text) for text in texts]
 
 

@@ -47,7 +47,7 @@ async def listen_tls(server: EngineServer, listener: socket.socket, key: EngineT
             if known:
                 watcher = asyncio.create_task(end_with_host(client, writer))
                 try:
-                    await server.connection(reader, writer)
+                    await server.connection(reader, writer, secret)
                 finally:
                     watcher.cancel()
             writer.close()

@@ -17,7 +17,7 @@ from groupwise.data.pictures import MOST_PICTURES, hash_of_pictures
 from groupwise.data.rollout_json import from_json
 from groupwise.models.vision.picture_pixels import MOST_PIXELS
 
-PROTOCOL = 4
+PROTOCOL = 5
 """The number of this protocol. Both sides must have the same."""
 LARGEST_REQUEST, LARGEST_REPLY = 96 << 20, 256 << 20
 """Bytes of the longest message in each direction: one with the largest picture is 70 MB. A longer one is refused before
@@ -26,6 +26,9 @@ LARGEST_GREETING, LARGEST_PART = 1 << 10, 4 << 20
 """Bytes of the longest message before the engine has answered `hello`, and of the longest part of a weights file."""
 MOST_PARTS = 8
 """The most parts of a connection that are unanswered at a time: the window of an upload."""
+MOST_RECEIVERS = 4
+"""The most hosts that the trainer, or an engine, sends weights to at a time: one connection of TLS in Python does not
+fill a network, and a few do. Further ones would only share it, and hosts that have the weights may send them, too."""
 MOST_STOPS, LONGEST_STOP = 64, 4096
 """The most stop strings of a request, and the characters of the longest one."""
 IDS, KEYS = 1 << 31, 1 << 63

@@ -27,10 +27,11 @@ from groupwise.core import EngineLost, Usage
 from groupwise.data import ContextKey, Generation, GenerationRequest, Ids, Picture
 from groupwise.data.pictures import MOST_PICTURES
 from groupwise.engines.native.running_batch import completes_stop
+from groupwise.engines.remote.engine_identity import EngineIdentity
 from groupwise.engines.remote.gpu_weights import PackedTensorLayout, gpu_uuid
 from groupwise.engines.remote.incoming_weights import IncomingWeightsStore
 from groupwise.engines.remote.replica import ReplicaSettings, end_with_parent, serve
-from groupwise.engines.remote.server import EngineIdentity, EngineServer
+from groupwise.engines.remote.server import EngineServer
 from groupwise.engines.remote.tls_replica import announce, serve_hosts
 from groupwise.engines.remote.weights_file import (
     HERE,

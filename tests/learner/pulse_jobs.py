@@ -22,14 +22,16 @@ from groupwise.learner.rank_store import join_store
 from tests.learner.rank_jobs import LANES, batch, plans, policy_learner, trained
 from tests.processes import PATIENCE
 
-DEADLINE = 20.0
-"""Seconds of a wait that nobody answers. They give a pulse its usual rate."""
+DEADLINE = 12.0
+"""Seconds of a wait that nobody answers."""
 LAYER, SHARDS = "the weights of a layer", "the shards of a checkpoint"
+NUMBER = {LAYER: 9, SHARDS: 1}
+"""Which exchange of a name it is: the ninth gather is in an optimizer step."""
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """A `victim` of `size` ranks stops or stays behind, for good, in its second exchange of this name."""
+    """A `victim` of `size` ranks stops or stays behind, for good, in the exchange of this name and its `NUMBER`."""
 
     directory: str
     exchange: str
@@ -55,7 +57,7 @@ class VictimPulse(RankPulse):
 
     def enter(self, exchange: str) -> None:
         self.count += exchange == self.case.exchange
-        chosen = exchange == self.case.exchange and self.count == 2
+        chosen = exchange == self.case.exchange and self.count == NUMBER[exchange]
         while chosen and self.case.how == "stays" and not (self.case.path / "go").exists():
             time.sleep(0.01)
         super().enter(exchange)

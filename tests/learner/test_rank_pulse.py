@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+import torch
 import torch.distributed as dist
 
 from groupwise.core import WorkerLost
@@ -60,6 +61,11 @@ def test_a_wait_names_the_ranks_that_have_entered_the_fewest_exchanges() -> None
     ]
 
 
+def test_a_late_rank_is_not_one_that_gave_up() -> None:
+    with rank_0(at(2, left=True), at(4)) as ranks:
+        assert ranks.lost(LATE).what.startswith("rank 0 waited for rank 2, which did not answer within 9 s")
+
+
 def test_a_wait_in_which_all_ranks_have_arrived_names_none() -> None:
     with rank_0(at(5), at(6)) as ranks:
         assert ranks.lost(LATE).what.startswith("rank 0 waited for another rank, which did not answer within 9 s")
@@ -78,6 +84,14 @@ def test_a_rank_that_gave_up_tells_the_others() -> None:
     with rank_0(at(3)) as ranks:
         ranks.lost(LATE)
         assert Pulse.read(ranks.pulse._store.get(pulse_key(0))).left
+
+
+def test_an_exchange_is_counted_when_a_rank_enters_it() -> None:
+    with rank_0(at(5)) as ranks:
+        with pytest.raises(WorkerLost):  # it has no connections
+            ranks.exchange(torch.ones(1), torch.ones(1), 1, "another sum")
+        beat = Pulse.read(ranks.pulse._store.get(pulse_key(0)))
+    assert (beat.entered, beat.exchange) == (6, "another sum")
 
 
 def test_a_rank_whose_pulse_stands_still_is_named_before_one_that_is_late() -> None:

@@ -210,7 +210,8 @@ class RankPulse:
         """Beat until the end. The store's calls are in this thread: they block without end if its host has vanished."""
         beat, woken = 0, False
         try:
-            store = self._store.clone()  # a wait for a key holds back all other calls over the same connection
+            # A wait for a key holds back all other calls over the same connection.
+            store = self._store.clone()  # pyright: ignore[reportAttributeAccessIssue]
             while not self._end.is_set():
                 start, beat = time.monotonic(), beat + 1
                 store.set(pulse_key(self.rank), self._pulse(beat).text())

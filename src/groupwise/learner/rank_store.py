@@ -29,7 +29,7 @@ RETRY = 0.2
 LOOPBACK = "127.0.0.1"
 CALL = "called"
 """The key that rank 0 sets when its learner starts, and when it ends."""
-STARTS, ENDS = b"starts", b"ends"
+STARTS, ENDS = "starts", "ends"
 """Its values."""
 ASKS, ANSWER, JOINED = "asks", "answer", "joined"
 """The begins of keys with the name of a rank's process, the start that it joins, and whether it has."""
@@ -149,7 +149,7 @@ def wait_for_call(store: Store, patience: float = math.inf) -> bool:
     This wait has no deadline: before it, rank 0 reads its data, and may run a warm start.
     """
     try:
-        return awaited(store, CALL, patience) == STARTS
+        return awaited(store, CALL, patience) == STARTS.encode()
     except dist.DistNetworkError:  # the connection is closed
         return False
 

@@ -227,7 +227,8 @@ def test_a_closed_connection_of_external_ranks_is_that_of_the_rank_without_a_pul
         pulse.waiting = RankWait((), "a sum")
         lost = ConnectionClosed("rank 0 waited for another rank, which is gone: a sum", evidence="closed", fix="resume")
         lines = str(named_by(processes, lost)).splitlines()
-    assert lines[0].endswith("rank 2 was lost: it gives no sign of life") and lines[2] == "  do:   resume"
+    assert lines[0].endswith("rank 2 was lost: it gives no sign of life") and lines[3] == "  do:   resume"
+    assert lines[2].strip() == lost.what
     assert lines[1].startswith("  seen: rank 2 is on host gpu-2, and gave no sign of life for ")
     assert named_by(ExternalProcesses(["rank 2"]), WorkerLost("late", evidence="closed")).evidence == "closed"
 

@@ -197,10 +197,10 @@ def start(
 
 
 def named_by(processes: NamedProcesses, error: WorkerLost) -> WorkerLost:
-    """The error with the end of the process that caused it; if none has ended, with what the processes printed."""
+    """The end of the process that caused an error; if none has ended, the error with what the processes printed."""
     patience = CLOSING if isinstance(error, ConnectionClosed) else GRACE
     if not isinstance(error, SilentRanks) and (cause := processes.cause(patience)):
-        return WorkerLost(cause.what, evidence=cause.evidence, fix=error.fix)
+        return WorkerLost(cause.what, evidence=f"{cause.evidence}\n{error.what}", fix=error.fix)
     printed = [text for name, lines in processes.printed().items() if lines for text in (f"{name} printed:", *lines)]
     return WorkerLost(error.what, evidence="\n".join([error.evidence, *printed]), fix=error.fix)
 

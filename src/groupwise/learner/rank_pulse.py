@@ -1,6 +1,6 @@
 """The pulse of each rank: a number in the store that the rank counts up while it lives, with its place in the run.
 
-A rank that waits for others looks at their pulses. A rank whose pulse stands still is stopped or lost. If all go on,
+A rank that waits for others looks at their pulses. A rank whose pulse does not change is stopped or lost. If all go on,
 the ranks that have entered the fewest exchanges are those for which the others wait.
 """
 

@@ -1,5 +1,6 @@
 """The pulses of ranks: a rank that waits names the ranks that give no sign of life, or have yet to arrive."""
 
+import math
 import re
 import subprocess
 from collections.abc import Iterator
@@ -12,7 +13,7 @@ import torch
 import torch.distributed as dist
 
 from groupwise.core import WorkerLost
-from groupwise.learner import ReplicatedRanks
+from groupwise.learner import ReplicatedRanks, rank_pulse
 from groupwise.learner.distributed import ConnectionClosed
 from groupwise.learner.rank_pulse import Pulse, RankPulse, RankWait, SilentRanks, pulse_key
 from groupwise.learner.rank_store import CALL, STARTS, host_store, join_store, wait_for_call
@@ -126,7 +127,9 @@ def test_a_pulse_is_counted_up_until_the_end_of_the_context_also_while_the_rank_
     assert Pulse.read(store.get(pulse_key(1))).left
 
 
-def test_a_closed_store_is_that_of_rank_0() -> None:
+def test_a_closed_store_is_that_of_rank_0(monkeypatch: pytest.MonkeyPatch) -> None:
+    """At once, and not because it does not answer."""
+    monkeypatch.setattr(rank_pulse, "STILL", math.inf)
     store = host_store(2)
     with RankPulse(join_store(store.port, 2, deadline=PATIENCE), 1, 2, 0.1) as pulse:
         store.wait([pulse_key(1)])

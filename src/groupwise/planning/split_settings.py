@@ -53,7 +53,7 @@ def split_settings(recipe: Recipe, placement: DevicePlacement, max_staleness: in
 def launcher(recipe: Recipe, placement: DevicePlacement) -> str:
     """The launcher of a placement: the recipe's if it is Ray, on one host and with devices that no two processes share.
 
-    Ray gives each process devices of its own, and a run whose launcher is external starts no engine.
+    Ray gives each process separate devices, and a run whose launcher is external starts no engine.
     """
     if placement.learner_hosts > 1:
         return "external"

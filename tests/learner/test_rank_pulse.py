@@ -120,9 +120,11 @@ def test_a_pulse_is_counted_up_until_the_end_of_the_context_also_while_the_rank_
     with RankPulse(other, 1, 2, 0.1), ThreadPoolExecutor(1) as pool:
         store.wait([pulse_key(1)])
         called = pool.submit(wait_for_call, other, PATIENCE)
-        first = beat()
-        wait_until(lambda: beat() > first + 30, "the pulse goes on")
-        store.set(CALL, STARTS)
+        try:
+            first = beat()
+            wait_until(lambda: beat() > first + 30, "the pulse goes on")
+        finally:
+            store.set(CALL, STARTS)
         assert called.result(PATIENCE)
     assert Pulse.read(store.get(pulse_key(1))).left
 

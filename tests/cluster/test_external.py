@@ -26,6 +26,8 @@ from groupwise.config.resolve_devices import resolved
 from groupwise.config.user_code import UserCode
 from groupwise.core import MissingRequirement, Usage, WorkerLost
 from groupwise.engines import Served
+from groupwise.learner.distributed import ConnectionClosed
+from groupwise.learner.rank_pulse import Pulse, RankPulse, RankWait, SilentRanks, pulse_key
 from groupwise.learner.rank_store import (
     ASKS,
     CALL,
@@ -212,25 +214,28 @@ def test_an_external_rank_that_was_not_started_is_named_with_the_fix(monkeypatch
     assert line.startswith("waiting for rank 2, up to 30 s: start it")
 
 
-def test_the_error_for_a_lost_external_rank_names_its_host(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_closed_connection_of_external_ranks_is_that_of_the_rank_without_a_pulse(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Rank 2 has died. Rank 1 has ended because of that, and its pulse tells."""
+    monkeypatch.setattr("groupwise.training.rank_worker.GRACE", 0.0)
     store = host_store(3)
     for rank in (1, 2):
-        monkeypatch.setattr("groupwise.cluster.external.socket.gethostname", lambda rank=rank: f"gpu-{rank}")
-        ExternalRank(rank, "127.0.0.1", store.port).record_host(store)
-    processes = ExternalProcesses(["rank 1", "rank 2"], store)
-    processes.wait_for(list, PATIENCE)
-    lost = WorkerLost("rank 0 waited for rank 2, which is gone: a sum", evidence="closed", fix="resume")
-    assert str(named_by(processes, lost)).splitlines()[1:] == [
-        "  seen: closed",
-        "        rank 2 is on host gpu-2",
-        "  do:   resume",
-    ]
-    assert named_by(ExternalProcesses(["rank 2"]), lost).evidence == "closed"
+        store.set(pulse_key(rank), Pulse(9, 5, "a sum", f"gpu-{rank}", left=rank == 1).text())
+    with RankPulse(store, 0, 3, 1.0) as pulse:
+        processes = ExternalProcesses(["rank 1", "rank 2"], pulse)
+        pulse.waiting = RankWait((), "a sum")
+        lost = ConnectionClosed("rank 0 waited for another rank, which is gone: a sum", evidence="closed", fix="resume")
+        lines = str(named_by(processes, lost)).splitlines()
+    assert lines[0].endswith("rank 2 was lost: it gives no sign of life") and lines[3] == "  do:   resume"
+    assert lines[2].strip() == lost.what
+    assert lines[1].startswith("  seen: rank 2 is on host gpu-2, and gave no sign of life for ")
+    assert named_by(ExternalProcesses(["rank 2"]), WorkerLost("late", evidence="closed")).evidence == "closed"
 
 
 def test_the_error_of_a_rank_above_0_names_the_address_of_rank_0(monkeypatch: pytest.MonkeyPatch) -> None:
     def lost(*_: Any) -> None:
-        raise WorkerLost("rank 0 gave no sign of life for 8 s", evidence="the network is cut", fix="resume")
+        raise SilentRanks("rank 0 gave no sign of life for 8 s", evidence="the network is cut", fix="resume")
 
     store = host_store(2)
     for name, value in (VARIABLES | {"MASTER_PORT": str(store.port)}).items():

@@ -61,20 +61,20 @@ def test_the_cause_is_awaited_when_its_consequence_ends_first() -> None:
     lost, killed = f"import sys; sys.exit({WorkerLost.code})", "import os, time; time.sleep(1); os.kill(os.getpid(), 9)"
     with LocalProcesses({"rank 1": ["-c", lost], "rank 2": ["-c", killed]}, os.environ) as processes:
         processes._started["rank 1"].process.wait(PATIENCE)
-        with pytest.raises(WorkerLost, match="rank 2 was killed by SIGKILL"):
-            processes.check(PATIENCE)
+        assert (cause := processes.cause(PATIENCE)) and cause.what == "rank 2 was killed by SIGKILL"
+
+
+def test_a_process_that_only_lost_its_connection_is_no_cause() -> None:
+    with LocalProcesses({"rank 1": ["-c", f"import sys; sys.exit({WorkerLost.code})"]}, os.environ) as processes:
+        assert processes.cause(PATIENCE) is None and processes.deaths()
 
 
 def test_the_output_of_processes_is_kept_and_an_error_has_that_of_its_own(tmp_path: Path) -> None:
     logs = tmp_path / "logs"
     for text in ("first", "second"):
         code = f"print({text!r}, flush=True); exit(3)"
-        with (
-            LocalProcesses({"rank 1": ["-c", code]}, os.environ, logs) as processes,
-            pytest.raises(WorkerLost) as error,
-        ):
-            processes.check(PATIENCE)
-        assert error.value.evidence == text
+        with LocalProcesses({"rank 1": ["-c", code]}, os.environ, logs) as processes:
+            assert (cause := processes.cause(PATIENCE)) and cause.evidence == text
     assert (logs / "rank-1.log").read_text() == "first\nsecond\n"
 
 
@@ -90,7 +90,7 @@ def test_a_log_keeps_its_last_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 def test_a_process_that_is_not_ready_in_time() -> None:
     with LocalProcesses({"rank 1": SLEEP}, os.environ) as processes, pytest.raises(WorkerLost, match="not ready after"):
-        processes.check(patience=0.1)
+        assert processes.cause(0.1) is None
         processes.wait_for(lambda: ["rank 1"], 0.1)
 
 

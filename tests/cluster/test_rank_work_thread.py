@@ -10,10 +10,12 @@ from queue import Queue
 from threading import Event, get_ident
 
 import pytest
+import torch.distributed as dist
 
 from groupwise.cluster.rank_work_thread import interruptible, waits_reported
 from groupwise.learner import distributed, fsdp
-from groupwise.learner.distributed import RankWait, ReplicatedRanks
+from groupwise.learner.distributed import ReplicatedRanks
+from groupwise.learner.rank_pulse import RankPulse, RankWait
 from tests.processes import PATIENCE
 
 WAITS = {"send", "recv", "all_gather", "all_reduce", "all_to_all_single", "batch_isend_irecv", "barrier", "broadcast"}
@@ -47,14 +49,14 @@ def test_a_long_wait_for_a_rank_is_reported_whichever_thread_waits(monkeypatch: 
     monkeypatch.setattr("groupwise.cluster.rank_work_thread.REPORT", 0.02)
     lines: Queue[str] = Queue()
     ranks = object.__new__(ReplicatedRanks)  # without connections
-    ranks.rank, ranks.size, ranks.lanes, ranks.waiting = 0, 2, 2, None
+    ranks.rank, ranks.size, ranks.lanes, ranks.pulse = 0, 2, 2, RankPulse(dist.HashStore(), 0, 2, 9.0)
     before = {*threading.enumerate()}
     with waits_reported(ranks, lines.put):
-        ranks.waiting = RankWait("rank 1", "weights")
+        ranks.pulse.waiting = RankWait((1,), "weights")
         assert re.fullmatch(r"waiting for rank 1 for \d+ s: weights", lines.get(timeout=PATIENCE))
         lines.get(timeout=PATIENCE)  # again, after twice as long
-        ranks.waiting = RankWait("rank 2", "a message")
-        while not (line := lines.get(timeout=PATIENCE)).startswith("waiting for rank 2 "):
+        ranks.pulse.waiting = RankWait((), "a message")
+        while not (line := lines.get(timeout=PATIENCE)).startswith("waiting for another rank "):
             assert "rank 1" in line
     assert not {*threading.enumerate()} - before
 
@@ -65,7 +67,7 @@ def waits(tree: ast.AST, within: bool = False) -> Iterator[tuple[str, bool]]:
         inside = within
         match node:
             case ast.With(items=items):
-                inside = within or any(".errors(" in ast.unparse(item) for item in items)
+                inside = within or any(re.search(r"\.(errors|joint)\(", ast.unparse(item)) for item in items)
             case ast.Call(func=ast.Attribute(value=ast.Name("dist"), attr=name)) if name in WAITS:
                 yield ast.unparse(node), within
             case ast.Call(func=ast.Attribute(value=ast.Name("work"), attr="wait")):

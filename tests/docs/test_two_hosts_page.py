@@ -13,7 +13,7 @@ from tests.docs.test_pages import HOME, blocks
 from tests.examples.test_cluster import recipe_of
 
 PAGE = "docs/two-hosts.md"
-MARKS = ("run here", "rehearsed", "not run")
+MARKS = ("run here", "run by hand", "rehearsed", "not run")
 ON_CPUS = {
     "MODEL": "calculator", " --engine Vllm --engine-python .venv-vllm/bin/python": "", "--replicas 8": "--replicas 2",
     "--device cuda --dtype": "--device cpu --dtype", "= 8 ]": "= 2 ]", "--machine.device cuda": "--machine.device cpu",

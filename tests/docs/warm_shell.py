@@ -158,7 +158,8 @@ def answer(connection: socket.socket) -> None:
         os.close(stream)
     threading.Thread(target=outlive, daemon=True).start()
     code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-    connection.sendall(str(code if code >= 0 else 128 - code).encode())
+    with suppress(ConnectionError):  # the program was killed, and needs no answer
+        connection.sendall(str(code if code >= 0 else 128 - code).encode())
     os._exit(0)
 
 

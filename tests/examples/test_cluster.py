@@ -23,6 +23,7 @@ from groupwise.config.user_code import Permissions, UserCode
 from groupwise.core import raise_all
 from groupwise.engines import Native, Served, TlsAddress, Vllm
 from tests.pretended_gpu import pretended_gpu
+from tests.processes import wait_until_gone
 
 yaml = pytest.importorskip("yaml")
 
@@ -32,16 +33,21 @@ FINGERPRINT = "0" * 64
 HARDWARE = ("GPUs", "CPUs")
 
 SRUN = """
-import os, re, subprocess, sys
+import os, re, signal, subprocess, sys
 first = next(i for i, word in enumerate(sys.argv) if i and not word.startswith("--"))
 options, words = sys.argv[1:first], sys.argv[first:]
 count = int(re.search(r"--ntasks=(\\d+)", " ".join(options))[1])
 node = re.search(r"--nodelist=(\\S+)", " ".join(options))[1]
 tasks = [{"SLURM_PROCID": str(i), "SLURM_LOCALID": str(i), "SLURMD_NODENAME": node} for i in range(count)]
 done = [subprocess.Popen(words, env={**os.environ, **task}) for task in tasks]
+def end(number, frame):
+    for process in done:
+        process.terminate()
+    raise SystemExit(128 + number)
+signal.signal(signal.SIGTERM, end)
 raise SystemExit(max(process.wait() for process in done))
 """
-"""A pretended srun: it starts the tasks of a step on this host."""
+"""A pretended srun: it starts the tasks of a step on this host, which end with it."""
 GROUPWISE = f"""
 import json, os, sys, time
 from pathlib import Path
@@ -52,6 +58,7 @@ Path(os.environ["SEEN"], name).write_text(json.dumps([words, task]))
 if words[0] == "serve" and node == os.environ.get("BROKEN"):
     raise SystemExit("error: no engine here")
 if words[0] == "serve":
+    Path(os.environ["SEEN"], f"{{node}}.pid").write_text(str(os.getpid()))
     for port in range(int(words[words.index("--replicas") + 1])):
         print(f"calculator is served at {{node}}:{{7000 + port}}#sha256={FINGERPRINT}; Ctrl-C ends", flush=True)
     time.sleep(600)
@@ -91,6 +98,7 @@ def test_the_batch_script_starts_a_rank_and_an_engine_for_each_gpu(hardware: str
     variables |= {"SLURM_GPUS_ON_NODE": "4"} if hardware == "GPUs" else {}
     done = subprocess.run(["bash", CLUSTER / "slurm.sh"], cwd=tmp_path, env=variables, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
+    wait_until_gone(int(path.read_text()) for path in (tmp_path / "bin").glob("*.pid"))
     ranks, engines, dtype = (4, 4, "bfloat16") if hardware == "GPUs" else (2, 1, "float32")
     seen = {path.stem: json.loads(path.read_text()) for path in (tmp_path / "bin").glob("*.json")}
     assert set(seen) == {"serve-node-2-0", "serve-node-3-0", *(f"train-node-1-{rank}" for rank in range(ranks))}

@@ -6,6 +6,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from groupwise.learner import ReplicatedRanks
+from groupwise.learner.rank_pulse import RankPulse
 
 
 class MailedRank(ReplicatedRanks):
@@ -13,7 +14,7 @@ class MailedRank(ReplicatedRanks):
 
     def __init__(self, rank: int, size: int, lanes: int, mail: dict[tuple[int, int], list[Tensor]], store: Any) -> None:
         self.rank, self.size, self.lanes, self.mail = rank, size, lanes, mail
-        self.waiting, self.sent = None, list[int]()
+        self.pulse, self.sent = RankPulse(store, rank, size, 9.0), list[int]()
         self._store, self._messages, self.patience, self.deadline = store, 0, 9.0, 9.0
 
     def send_to(self, rank: int, content: Tensor) -> None:

@@ -3,7 +3,8 @@
 import os
 import signal
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -30,6 +31,7 @@ from groupwise.learner import (
     make_plan,
     measure_plan,
 )
+from groupwise.learner.rank_pulse import RankPulse
 from groupwise.learner.rank_store import join_store
 from groupwise.methods.stored.bradley_terry import BradleyTerry
 from groupwise.models import Decoder, Lora, SequenceClassifier, attach, read_model
@@ -211,42 +213,42 @@ def messages(ranks: ReplicatedRanks) -> None:
         assert [ranks.receive(), ranks.receive()] == [texts[0], texts[1] + own[ranks.rank]]
 
 
-def lost(number: signal.Signals) -> Callable[[ReplicatedRanks], None]:
+def lose_rank_1(ranks: ReplicatedRanks, number: signal.Signals) -> None:
     """Rank 1 gets a signal, and rank 0 waits for its numbers."""
-
-    def job(ranks: ReplicatedRanks) -> None:
-        if ranks.rank == 1:
-            os.kill(os.getpid(), number)
-        try:
-            ranks.gather(torch.ones(1), [1, 1])
-        except WorkerLost as error:
-            (Path(sys.argv[1]) / f"{number.name}.txt").write_text(str(error))
-        ranks.close()
-
-    return job
+    if ranks.rank == 1:
+        os.kill(os.getpid(), number)
+    try:
+        ranks.gather(torch.ones(1), [1, 1])
+    except WorkerLost as error:
+        (Path(sys.argv[1]) / f"{number.name}.txt").write_text(str(error))
 
 
-def join(rank: int, port: str, size: int, deadline: float = DEADLINE) -> ReplicatedRanks:
+@contextmanager
+def joined(rank: int, port: str, size: int, deadline: float = DEADLINE) -> Iterator[ReplicatedRanks]:
     """The ranks of a store. `deadline` is that of their later messages."""
-    return ReplicatedRanks(join_store(int(port), size, deadline=DEADLINE), rank, size, LANES, deadline=deadline)
+    store = join_store(int(port), size, deadline=DEADLINE)
+    with RankPulse(store, rank, size, deadline) as pulse:
+        ranks = ReplicatedRanks(store, pulse, LANES, deadline=deadline)
+        yield ranks
+        ranks.close()
 
 
 def main(directory: Path, rank: int, two: str, four: str, killed: str, stopped: str) -> None:
     torch.set_num_threads(1)
-    ranks = join(rank, four, 4)
-    messages(ranks)
-    torch.save(computed(ranks, directory), directory / f"4-{rank}.pt")
-    torch.save(on_the_pretended_gpu(ranks), directory / f"gpu-4-{rank}.pt")
-    ranks.close()
+    with joined(rank, four, 4) as ranks:
+        messages(ranks)
+        torch.save(computed(ranks, directory), directory / f"4-{rank}.pt")
+        torch.save(on_the_pretended_gpu(ranks), directory / f"gpu-4-{rank}.pt")
     if rank < 2:
-        ranks = join(rank, two, 2)
-        torch.save(computed(ranks, directory), directory / f"2-{rank}.pt")
-        torch.save(on_the_pretended_gpu(ranks), directory / f"gpu-2-{rank}.pt")
-        ranks.close()
+        with joined(rank, two, 2) as ranks:
+            torch.save(computed(ranks, directory), directory / f"2-{rank}.pt")
+            torch.save(on_the_pretended_gpu(ranks), directory / f"gpu-2-{rank}.pt")
     if rank in (0, 1):
-        lost(signal.SIGKILL)(join(rank, killed, 2))
+        with joined(rank, killed, 2) as ranks:
+            lose_rank_1(ranks, signal.SIGKILL)
     if rank in (0, 2):
-        lost(signal.SIGSTOP)(join(rank // 2, stopped, 2, deadline=2.0))
+        with joined(rank // 2, stopped, 2, deadline=2.0) as ranks:
+            lose_rank_1(ranks, signal.SIGSTOP)
 
 
 if __name__ == "__main__":

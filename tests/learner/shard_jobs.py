@@ -18,6 +18,7 @@ from groupwise.data import Logp
 from groupwise.engines.remote.published_weights import published_weights
 from groupwise.learner import EMA, AdamW, AdamW8bit, InitialPolicy, Learner, Ranks, measure_plan, mixture
 from groupwise.learner.fsdp import ShardedRanks
+from groupwise.learner.rank_pulse import RankPulse
 from groupwise.learner.rank_store import join_store
 from groupwise.models import (
     LanguageModel,
@@ -282,10 +283,12 @@ def lost(ranks: ShardedRanks, directory: Path) -> None:
 
 def main(directory: Path, jobs: Mapping[str, Callable[[Ranks], dict[str, Tensor]]], rank: int, size: int, port: int):
     torch.set_num_threads(1)
-    ranks = ShardedRanks(join_store(port, size, deadline=DEADLINE), rank, size, LANES, deadline=DEADLINE)
-    tensors = {f"{name}/{key}": x for name, job in jobs.items() for key, x in job(ranks).items()}
-    torch.save(tensors, directory / f"{rank}.pt")
-    lost(ranks, directory)
+    store = join_store(port, size, deadline=DEADLINE)
+    with RankPulse(store, rank, size, DEADLINE) as pulse:
+        ranks = ShardedRanks(store, pulse, LANES, deadline=DEADLINE)
+        tensors = {f"{name}/{key}": x for name, job in jobs.items() for key, x in job(ranks).items()}
+        torch.save(tensors, directory / f"{rank}.pt")
+        lost(ranks, directory)
 
 
 if __name__ == "__main__":

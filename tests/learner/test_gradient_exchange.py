@@ -9,12 +9,14 @@ from typing import TypeVar
 import numpy as np
 import pytest
 import torch
+import torch.distributed as dist
 from torch import Tensor
 
 from groupwise.learner import AdamW, Ranks, ReplicatedRanks, SingleProcess
 from groupwise.learner.distributed import BUCKET, buckets
 from groupwise.learner.gradient_lane_sums import LaneSums, order_of
 from groupwise.learner.optimizer import Optimizer
+from groupwise.learner.rank_pulse import RankPulse
 
 R, T = TypeVar("R"), TypeVar("T")
 DEADLINE = 60.0
@@ -32,7 +34,7 @@ class ThreadedRank(ReplicatedRanks):
 
     def __init__(self, rank: int, size: int, lanes: int, mail: dict[tuple[int, int], "Queue[Tensor]"]) -> None:
         self.rank, self.size, self.lanes, self.mail = rank, size, lanes, mail
-        self.waiting, self.sent = None, Counter[torch.dtype]()
+        self.pulse, self.sent = RankPulse(dist.HashStore(), rank, size, DEADLINE), Counter[torch.dtype]()
 
     def exchange(self, mine: Tensor, other: Tensor, hop: int, what: str) -> Tensor:
         partner = self.rank ^ hop

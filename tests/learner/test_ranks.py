@@ -18,6 +18,7 @@ from groupwise.learner import AdamW, Learner, ReplicatedRanks, SingleProcess, St
 from groupwise.learner.distributed import BLOCKING
 from groupwise.learner.gradient_lane_sums import LaneSums, order_of
 from groupwise.learner.optimizer import Optimizer
+from groupwise.learner.rank_pulse import RankPulse
 from groupwise.learner.rank_store import host_store
 from tests.docs.warm_shell import environment
 from tests.learner.rank_jobs import (
@@ -105,7 +106,7 @@ def test_ranks_on_gpus_use_nccl_for_tensors_and_gloo_for_messages(monkeypatch: p
     )
     store = dist.HashStore()
     store.set("started/0", "")
-    ReplicatedRanks(store, 1, 2, LANES, deadline=9.0, device=torch.device("cuda", 1))
+    ReplicatedRanks(store, RankPulse(store, 1, 2, 9.0), LANES, deadline=9.0, device=torch.device("cuda", 1))
     assert calls == [(1,), ("cpu:gloo,cuda:nccl", 1)] and os.environ[BLOCKING] == "1"
 
 
@@ -188,12 +189,12 @@ def test_a_weight_that_one_lane_reaches_is_trained() -> None:
     assert weights[0].grad is not None and weights[0].grad.tolist() == [1.0, -2.0] and weights[1].grad is None
 
 
-def test_three_files_know_torch_distributed() -> None:
+def test_four_files_know_torch_distributed() -> None:
     package = Path(groupwise.__file__).parent
     importers = [
         p.name for p in package.rglob("*.py") if re.search(r"import.*distributed|torch\.distributed\.", p.read_text())
     ]
-    assert sorted(importers) == ["distributed.py", "fsdp.py", "rank_store.py"]
+    assert sorted(importers) == ["distributed.py", "fsdp.py", "rank_pulse.py", "rank_store.py"]
 
 
 @pytest.mark.parametrize(("lanes", "ranks"), ((3, 1), (0, 1), (4, 3), (2, 4), (2, 0)))

@@ -10,19 +10,9 @@ import pytest
 from torch.distributed import DistNetworkError, DistStoreError
 
 from groupwise.core import WorkerLost
-from groupwise.learner import ReplicatedRanks, distributed
-from groupwise.learner import rank_store as stores
-from groupwise.learner.rank_store import (
-    CALL,
-    PULSE,
-    STARTS,
-    Store,
-    awaited,
-    host_store,
-    join_store,
-    pulse,
-    wait_for_call,
-)
+from groupwise.learner import ReplicatedRanks, distributed, rank_pulse
+from groupwise.learner.rank_pulse import Pulse, RankPulse, Store, pulse_key
+from groupwise.learner.rank_store import CALL, awaited, join_store, wait_for_call
 
 SECONDS = 60.0
 
@@ -40,15 +30,21 @@ class PretendedStore(Store):
             raise DistStoreError("wait timeout")
 
     def check(self, keys: list[str]) -> bool:
-        return keys == [PULSE]
+        return keys == [pulse_key(0)]
+
+    def multi_get(self, keys: list[str]) -> list[bytes]:
+        return [Pulse(int(self.clock) if self.beats else 0, 0, "the start", "here").text().encode()]
 
     def get(self, key: str) -> bytes:
-        return str(self.clock if self.beats else 0).encode() if key == PULSE else b"value"
+        return b"value"
+
+    def clone(self) -> "PretendedStore":
+        return self
 
 
 def test_a_rank_waits_as_long_as_rank_0_has_a_pulse(monkeypatch: pytest.MonkeyPatch) -> None:
     store = PretendedStore(100, beats=True)
-    monkeypatch.setattr(stores.time, "monotonic", lambda: store.clock)
+    monkeypatch.setattr(rank_pulse.time, "monotonic", lambda: store.clock)
     assert awaited(store, "message/7", 8.0) == b"value" and store.clock == 101
 
 
@@ -86,24 +82,12 @@ def test_a_store_that_does_not_answer_ends_the_wait(vanished: PretendedStore) ->
     assert "groupwise resume" in caught.value.fix
 
 
-def test_rank_0_counts_up_its_pulse_until_the_end_of_the_context() -> None:
-    store = host_store(2)
-    other = join_store(store.port, 2, deadline=SECONDS)
-    with pulse(store, 0.01):
-        other.wait([PULSE])
-        first = other.get(PULSE)
-        while other.get(PULSE) == first:
-            pass
-        store.set(CALL, STARTS)
-        assert wait_for_call(other, SECONDS)
-
-
 def test_ranks_that_meet_name_a_host_that_vanishes(vanished: PretendedStore, monkeypatch: pytest.MonkeyPatch) -> None:
     """Between the first contact with rank 0 and the connections of all ranks."""
     monkeypatch.setattr(distributed, "START", timedelta(seconds=0.1))
     monkeypatch.setattr(vanished, "set", lambda key, value: None)
-    with pytest.raises(WorkerLost, match=r"rank 1 waited for all ranks, which did not answer within 0\.2 s: the start"):
-        ReplicatedRanks(vanished, 1, 2, 2, deadline=0.1)
+    with pytest.raises(WorkerLost, match=r"rank 1 waited for rank 0, which did not answer within 0\.2 s: the start"):
+        ReplicatedRanks(vanished, RankPulse(vanished, 1, 2, 0.1), 2, deadline=0.1)
 
 
 def test_a_host_that_accepts_connections_and_is_silent_is_no_rank_0() -> None:

@@ -38,7 +38,7 @@ from groupwise.planning.gpu_cards import named_machines
 from groupwise.planning.machines import on_machines
 from groupwise.planning.read_model_shape import planned_shape
 from groupwise.planning.run_processes import check_memory
-from groupwise.planning.split_settings import ADDRESSES, other_hosts_commands, split_settings, takes_nccl
+from groupwise.planning.split_settings import ADDRESSES, access_words, other_hosts_commands, split_settings, takes_nccl
 from tests.pretended_gpu import MEMORY, pretended_gpu
 
 RECIPES: dict[str, list[Change]] = {
@@ -105,6 +105,7 @@ def test_each_split_of_a_plan_is_accepted_and_uses_every_device(name: str) -> No
                 recipe = read(name, tuple(settings))
                 refuse(recipe, shape)
                 assert recipe.cluster.max_staleness == lag and not split_settings(recipe, placement, lag)
+                assert ("--engine-python" in access_words(planned, placement)) == starts_vllm(recipe)
                 learners, engines = devices(recipe)
                 assert len(learners) == placement.learner_devices and len(engines) == placement.generator_devices
                 assert sorted({*learners, *engines}) == [*range(count)]
@@ -120,6 +121,29 @@ def test_each_split_of_a_plan_is_accepted_and_uses_every_device(name: str) -> No
 def addresses(count: int) -> str:
     """The value of the shell's variable in the plan's settings, for engines on another host."""
     return str([f"b:{7000 + index}#sha256={'0' * 64}" for index in range(count)])
+
+
+def starts_vllm(recipe: Recipe) -> bool:
+    """Whether a run starts engines of vLLM itself, and so needs their interpreter."""
+    return isinstance(recipe.engine, Vllm) and recipe.engine.replicas > 0
+
+
+@pytest.mark.parametrize("launch", ["external", "ray"])
+@pytest.mark.parametrize("name", ["packaged", "vLLM"])
+def test_each_split_of_one_host_has_a_launcher_that_starts_it(
+    name: str, launch: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ray gives a rank and an engine no common GPU, and a run with external ranks starts no engine."""
+    monkeypatch.setattr("groupwise.cluster.check_launch.library", lambda: None)
+    planned, launchers = read(name, (("cluster.launch", launch),)), set()
+    shape = planned_shape(find_model(planned.model))
+    for count in (1, 8):
+        with pretended_gpu(count=count):
+            for placement, lag in splits(planned, shape, count):
+                settings = {"cluster.launch": launch, **dict(split_settings(planned, placement, lag))}
+                refuse(read(name, tuple(settings.items())), shape)
+                launchers.add((placement.together, settings["cluster.launch"]))
+    assert launchers == {(True, "local"), (False, "ray" if launch == "ray" else "local")}
 
 
 def engine_devices(engine: Native) -> int:
@@ -156,6 +180,7 @@ def test_each_split_of_several_hosts_is_accepted_and_uses_every_device(
                     monkeypatch.setenv(variable, str(value))
                 refuse(recipe, shape)
                 assert recipe.cluster.max_staleness == lag and not split_settings(recipe, placement, lag)
+                assert ("--engine-python" in access_words(planned, placement)) == starts_vllm(recipe)
                 commands = [*other_hosts_commands(planned, placement).values()]
                 served, words = parse(*table, shlex.split(commands.pop(0))[1:])
                 engine = served_engine(words)
@@ -254,18 +279,18 @@ def test_the_commands_that_a_plan_prints_for_two_hosts_are_accepted_by_check(
             assert main(["check", *words]) == 0, capsys.readouterr()
 
 
-@pytest.mark.parametrize("machines", ["4xh100", "3x1xh100"])
+@pytest.mark.parametrize("machines", ["1xh100", "4xh100", "3x1xh100"])
 def test_the_settings_that_a_plan_prints_are_those_of_its_json(
     machines: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    words = ["plan", "--machines", machines]
+    words = ["plan", "--machines", machines, "--engine.kind", "Vllm"]
     assert main(words) == main([*words, "--json"]) == 0
     text, _, numbers = capsys.readouterr().out.partition("\n{")
     trials = json.loads("{" + numbers)["trials"]
     settings = [each["settings"] for each in trials]
     listed = [[word for path, value in each.items() for word in (f"--{path}", value)] for each in settings]
-    access = ["--engine-host", "HOST", "--engine-secret", "secret"] if trials[0]["commands"] else []
-    assert started_with(text) and all(words in [each + access for each in listed] for words in started_with(text))
+    whole = [words + each["access"] for words, each in zip(listed, trials, strict=True)]
+    assert started_with(text) and all(words in whole for words in started_with(text))
     assert all(f"  {what}: {command}\n" in text for each in trials for what, command in each["commands"].items())
 
 

@@ -30,6 +30,7 @@ from groupwise.inference import evaluate_model
 from groupwise.learner import Learner, ReplicatedRanks, SingleProcess
 from groupwise.learner.distributed import ConnectionClosed
 from groupwise.learner.fsdp import ShardedRanks
+from groupwise.learner.rank_pulse import SilentRanks
 from groupwise.models import FlowShape
 from groupwise.models.decoder.decoder import ModelSizes
 from groupwise.runs.checkpoints import newest_checkpoint, shard_names
@@ -180,6 +181,14 @@ def test_an_error_has_the_last_lines_of_a_rank_that_needs_long_to_end(
         error = named_by(processes, kind("rank 0 waited for rank 1, which is gone", evidence="closed", fix="resume"))
     assert (error.what, error.fix) == ("rank 0 waited for rank 1, which is gone", "resume")
     assert error.evidence.splitlines() == ["closed", "rank 1 printed:", "no memory"]
+
+
+def test_the_end_of_a_rank_that_gave_up_does_not_hide_the_rank_without_a_sign_of_life() -> None:
+    """Rank 2 has died meanwhile; rank 1 is stopped, as its pulse shows."""
+    what = "rank 0 waited for rank 1, which gives no sign of life: weights"
+    with LocalProcesses({"rank 2": ["-c", "exit(3)"]}, {}) as processes:
+        assert (error := processes.cause(PATIENCE)) and error.what == "rank 2 ended with exit code 3"
+        assert named_by(processes, SilentRanks(what, evidence="closed", fix="resume")).what == what
 
 
 def tensors(run: Path) -> dict[str, Tensor]:

@@ -1,8 +1,7 @@
 """Ranks that others have started, such as Slurm or torchrun: each process reads its rank from its environment."""
 
 import os
-import socket
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -10,7 +9,8 @@ from types import TracebackType
 from groupwise.cluster.processes import NamedProcesses, ProcessEnd
 from groupwise.core import Usage
 from groupwise.learner.distributed import START
-from groupwise.learner.rank_store import Store, host_store, join_start, join_store, late_for_start, prefix_store
+from groupwise.learner.rank_pulse import RankPulse, Store
+from groupwise.learner.rank_store import host_store, join_start, join_store, late_for_start, prefix_store
 
 VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 LOCAL = "LOCAL_RANK"
@@ -24,8 +24,6 @@ START_COUNT = "groupwise/starts"
 
 TORCHELASTIC_RESTART_COUNT does not: each host counts failures of its ranks alone there.
 """
-HOST = "host"
-"""The begin of the keys with the host of each rank above 0."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,10 +96,6 @@ class ExternalRank:
         others.wait_for(lambda: [f"rank {r}" for r in late_for_start(agent, size, start)], START.total_seconds())
         return start
 
-    def record_host(self, store: Store) -> None:
-        """Write the name of this rank's host to the store of the ranks, for `ExternalProcesses.hosts`."""
-        store.set(f"{HOST}/{self.rank}", socket.gethostname())
-
     def record_run(self, run: Path, size: int, deadline: float) -> None:
         """Write the run's directory to the agent's store, for `recorded_run` after a restart."""
         if self.agent:
@@ -124,11 +118,10 @@ def has_agent(environment: Mapping[str, str] = os.environ) -> bool:
 
 
 class ExternalProcesses(NamedProcesses):
-    """Ranks that this run has not started: it can neither see nor end them. A wait for one that died has a deadline."""
+    """Ranks that this run has not started, and cannot end: it sees their pulses alone."""
 
-    def __init__(self, names: Sequence[str], store: Store | None = None) -> None:
-        self._names, self._store = names, store
-        self._hosts: dict[str, str] = {}
+    def __init__(self, names: Sequence[str], pulse: RankPulse | None = None) -> None:
+        self._names, self._pulse = names, pulse
 
     @property
     def names(self) -> Sequence[str]:
@@ -136,29 +129,15 @@ class ExternalProcesses(NamedProcesses):
         return self._names
 
     @property
-    def hosts(self) -> Mapping[str, str]:
-        """The host of each rank that has started, from the store."""
-        return self._hosts
-
-    def wait_for(
-        self, late: Callable[[], Sequence[str]], deadline: float, notify: Callable[[str], None] = lambda line: None
-    ) -> None:
-        """As for other processes. The hosts are read at its end: later, the store may be lost with one of them."""
-        super().wait_for(late, deadline, notify)
-        if self._store is not None:
-            keys = {name: f"{HOST}/{name.removeprefix('rank ')}" for name in self._names}
-            self._hosts = {name: self._store.get(key).decode() for name, key in keys.items()}
-
-    @property
     def remedy(self) -> str:
         return "start it with the same command, WORLD_SIZE, MASTER_ADDR and MASTER_PORT, and with its RANK"
 
     def deaths(self) -> Mapping[str, ProcessEnd]:
-        """None that is known."""
-        return {}
-
-    def check(self, patience: float = 0.0) -> None:
-        """Nothing is known, and nothing to wait for."""
+        """The ranks that give no sign of life."""
+        if not self._pulse:
+            return {}
+        lines = {rank: self._pulse.describe(rank) for rank in self._pulse.silent()}
+        return {f"rank {rank}": ProcessEnd(0, [line], "it gives no sign of life") for rank, line in lines.items()}
 
     def printed(self) -> Mapping[str, Sequence[str]]:
         """None that is known."""

@@ -66,11 +66,6 @@ class NamedProcesses(ABC):
     def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None) -> None: ...
 
     @property
-    def hosts(self) -> Mapping[str, str]:
-        """The host of each process by name; empty if all are on this one, or if it is unknown."""
-        return {}
-
-    @property
     def remedy(self) -> str:
         """The fix of the error for a process that is late."""
         return "look at the load of this machine"
@@ -93,21 +88,29 @@ class NamedProcesses(ABC):
                 notify(f"waiting for {', '.join(names)}, up to {deadline:g} s: {self.remedy}")
             time.sleep(POLL)
 
-    def check(self, patience: float = 0.0) -> None:
-        """`WorkerLost` if a process has ended, or ends within `patience` seconds. It names the process and its end.
+    def check(self) -> None:
+        """`WorkerLost` if a process has ended, which names the process and its end. One that is a cause comes first."""
+        if deaths := self.deaths():
+            raise death_error(*min(deaths.items(), key=lambda item: not is_cause(item[1])))
 
-        A process that was killed, or raised an error, comes before one that only lost its connection to that one.
+    def cause(self, patience: float) -> WorkerLost | None:
+        """The error for a process that ends within `patience` seconds, and not because it lost another one.
+
+        A process that was killed, or raised an error, is a cause.
         """
         end = time.monotonic() + patience
-        while len(deaths := self.deaths()) < len(self.names) and time.monotonic() < end:
-            if any(map(is_cause, deaths.values())):
-                break
+        while True:
+            deaths = self.deaths()
+            if causes := [item for item in deaths.items() if is_cause(item[1])]:
+                return death_error(*causes[0])
+            if len(deaths) == len(self.names) or time.monotonic() >= end:
+                return None
             time.sleep(POLL)
-        if not deaths:
-            return
-        name = min(deaths, key=lambda name: not is_cause(deaths[name]))
-        death = deaths[name]
-        raise WorkerLost(f"{name} {death}", evidence="\n".join(death.last_lines) or "it printed nothing")
+
+
+def death_error(name: str, death: ProcessEnd) -> WorkerLost:
+    """The error for a process that has ended, with its last lines."""
+    return WorkerLost(f"{name} {death}", evidence="\n".join(death.last_lines) or "it printed nothing")
 
 
 def is_cause(death: ProcessEnd) -> bool:

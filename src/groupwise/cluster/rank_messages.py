@@ -22,6 +22,9 @@ from groupwise.learner import Learner, Ranks
 from groupwise.learner.microbatch_sharing import readable
 from groupwise.runs.checkpoints import OtherRankCheckpointShards, tensor_bytes, write_shard
 
+SHARDS = "the shards of a checkpoint"
+"""The name of the replies to `save`, in errors."""
+
 
 def recipe_of_followers(recipe: Recipe) -> str:
     """The recipe for the other ranks, as TOML. It has no verifier: that may be a function in memory."""
@@ -59,7 +62,7 @@ def other_shards(ranks: Ranks) -> OtherRankCheckpointShards:
 
     def ask(draft: Path) -> list[dict[str, Any]]:
         ranks.send(message({"do": "save", "directory": str(draft.absolute())}))
-        return ranks.replies({})[1:]
+        return ranks.replies({}, SHARDS)[1:]
 
     def write(draft: Path) -> dict[str, Mapping[str, Any]]:
         replies = interruptible(lambda: ask(draft))
@@ -82,7 +85,7 @@ def save_shard(learner: Learner, directory: Path) -> None:
         reply = write_shard(directory, ranks.rank, ranks.size, rows)
     except OSError as error:
         reply = {"errno": error.errno}
-    ranks.replies(reply)
+    ranks.replies(reply, SHARDS)
 
 
 def message(header: Mapping[str, Any], tensors: Mapping[str, Tensor] | None = None) -> bytes:

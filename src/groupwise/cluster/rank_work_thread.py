@@ -40,7 +40,8 @@ def waits_reported(ranks: Ranks, notify: Callable[[str], None]) -> Iterator[None
             if wait is None or wait.seconds < REPORT:
                 report = REPORT
             elif wait.seconds >= report:
-                notify(f"waiting for {wait.awaited_rank} for {wait.seconds:.0f} s: {wait.awaited_data}")
+                life = ", without a sign of life" if wait.silent else ""
+                notify(f"waiting for {wait.names} for {wait.seconds:.0f} s{life}: {wait.awaited_data}")
                 report *= 2
 
     thread = Thread(target=copy_context().run, args=(look,), daemon=True)  # the context has the output of the call

@@ -12,6 +12,7 @@ from groupwise.commands.plan_table import (
     machines_table,
     pipeline_plan_lines,
     plan_lines,
+    trial_access,
     trial_commands,
     trial_settings,
 )
@@ -178,6 +179,7 @@ def plan_json(planned: RunPlan) -> dict[str, Any]:
             "not_runnable": obstacle(trial.placement, planned.recipe, planned.model_shape),
             "settings": dict(trial_settings(planned, trial)),
             "commands": trial_commands(planned, trial),
+            "access": trial_access(planned, trial),
             "rows": trial.simulation_setup.max_num_seqs,
             "sampling": trial.sampling(),
             "learning": trial.learning,

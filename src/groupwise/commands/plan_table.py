@@ -15,7 +15,7 @@ from groupwise.planning.pipeline_memory import pipeline_plan_line
 from groupwise.planning.plan import RunPlan
 from groupwise.planning.process_memory import GIB, ProcessMemoryPrediction, advice
 from groupwise.planning.send_rounds import send_rounds
-from groupwise.planning.split_settings import ADDRESSES, other_hosts_commands, split_settings, takes_nccl
+from groupwise.planning.split_settings import ADDRESSES, access_words, other_hosts_commands, split_settings, takes_nccl
 
 COLUMNS: Mapping[str, tuple[str, ...]] = {
     "weights": ("weights",),
@@ -262,15 +262,13 @@ def best_lines(planned: RunPlan) -> list[str]:
 def settings_lines(planned: RunPlan, trial: SimulatedPlacement) -> list[str]:
     """Lines with the settings that start a trial, and with the commands for several hosts.
 
-    None if this version refuses it, or the recipe has the settings.
+    None if this version refuses it, or the recipe has the settings and needs no other word.
     """
     settings = trial_settings(planned, trial)
-    if not settings:
-        return []
     words = [f'--{path} "{value}"' if value == ADDRESSES else f"--{path} {value}" for path, value in settings]
+    words += trial_access(planned, trial)
     commands = [f"  {what}: {command}" for what, command in trial_commands(planned, trial).items()]
-    access = ["--engine-host HOST --engine-secret secret"] if commands else []
-    return [*commands, "  started with: " + " ".join([*words, *access])]
+    return [*commands, *["  started with: " + " ".join(words)] * bool(words)]
 
 
 def trial_commands(planned: RunPlan, trial: SimulatedPlacement) -> dict[str, str]:
@@ -278,6 +276,13 @@ def trial_commands(planned: RunPlan, trial: SimulatedPlacement) -> dict[str, str
     if obstacle(trial.placement, planned.recipe, planned.model_shape):
         return {}
     return other_hosts_commands(planned.recipe, trial.placement)
+
+
+def trial_access(planned: RunPlan, trial: SimulatedPlacement) -> list[str]:
+    """The words that start a trial and that no recipe can have; none if this version refuses it."""
+    if obstacle(trial.placement, planned.recipe, planned.model_shape):
+        return []
+    return access_words(planned.recipe, trial.placement)
 
 
 def trial_settings(planned: RunPlan, trial: SimulatedPlacement) -> list[Change]:

@@ -1,4 +1,4 @@
-"""Ranks: the processes that share the work of one learner. Only it, `store` and `shards` use torch.distributed.
+"""Ranks: the processes that share the work of one learner. Only the files of ranks use torch.distributed.
 
 Rank r of R computes the microbatches `i` of a step with `i mod R = r`. Sums over ranks are a butterfly: in round k,
 rank r adds the numbers of rank `r XOR 2^k` to its own. So the microbatches of a round form one binary tree, and a sum
@@ -9,7 +9,6 @@ in the same order, but in each round a rank sends one half of its numbers and ad
 import copy
 import math
 import os
-import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -20,8 +19,9 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from groupwise.core import InvalidValue, WorkerLost
-from groupwise.learner.rank_store import Store, awaited, within
+from groupwise.core import InvalidValue, WorkerLost, first_lines
+from groupwise.learner.rank_pulse import RankPulse, RankWait, SilentRanks, Store
+from groupwise.learner.rank_store import awaited, within
 
 __all__ = ["Ranks", "ReplicatedRanks", "SingleProcess", "check_lanes"]
 
@@ -39,20 +39,6 @@ BLOCKING = "TORCH_NCCL_BLOCKING_WAIT"
 
 class ConnectionClosed(WorkerLost):
     """Another rank has closed its connection: its process ends, or has ended."""
-
-
-@dataclass(frozen=True, slots=True)
-class RankWait:
-    """A wait for another rank: what it should send or receive, and since when, in seconds of `time.monotonic`."""
-
-    awaited_rank: str
-    awaited_data: str
-    start_seconds: float = field(default_factory=time.monotonic)
-
-    @property
-    def seconds(self) -> float:
-        """The seconds of this wait so far."""
-        return time.monotonic() - self.start_seconds
 
 
 @runtime_checkable
@@ -77,7 +63,7 @@ class Ranks(Protocol):
 
     @property
     def waiting(self) -> RankWait | None:
-        """The present wait for another rank, seen from any thread."""
+        """The present wait for other ranks, which it names as far as they are known. Seen from any thread."""
         ...
 
     def add(self, tensors: Sequence[Tensor]) -> None:
@@ -238,27 +224,31 @@ class SingleProcess(_WholeModels):
 class ReplicatedRanks(_WholeModels):
     """Ranks that each hold the whole model, over gloo, or NCCL on GPUs. `store` connects them; rank 0 serves it.
 
-    `device` is this rank's own GPU, or the CPU.
-    Every wait ends after `deadline` seconds with `WorkerLost`, which names the rank that did not answer; that for a
+    `pulse` is that of this rank, whose context is open, and `device` its own GPU, or the CPU.
+    Every wait ends after `deadline` seconds with `WorkerLost`, which names the ranks that did not answer; that for a
     message of rank 0 after `patience` seconds without a sign of life of rank 0. Numbers travel as tensors and messages
     as bytes: nothing is pickled.
     """
 
     def __init__(
-        self, store: Store, rank: int, size: int, lanes: int, *, deadline: float, patience: float = math.inf,
+        self, store: Store, pulse: RankPulse, lanes: int, *, deadline: float, patience: float = math.inf,
         device: torch.device = CPU,
     ) -> None:  # fmt: skip
-        check_lanes(lanes, size)
-        self.rank, self.size, self.lanes, self.deadline, self.patience = rank, size, lanes, deadline, patience
-        self.device = device
+        check_lanes(lanes, pulse.size)
+        self.pulse, self.rank, self.size, self.lanes = pulse, pulse.rank, pulse.size, lanes
+        self.deadline, self.patience, self.device = deadline, patience, device
         if device.type == "cuda":
             torch.cuda.set_device(device.index or 0)
             os.environ[BLOCKING] = "1"
         self._store, self._messages = store, 0
-        self.waiting: RankWait | None = None
         longest = START.total_seconds() + deadline
-        with self.errors("all ranks", "the start", longest):
+        with self.errors((), "the start", longest):
             within(longest, self._meet)
+
+    @property
+    def waiting(self) -> RankWait | None:
+        """The present wait for other ranks, which the pulses name."""
+        return self.pulse.wait_named()
 
     def _meet(self) -> None:
         """Wait until all ranks have started, and connect to them."""
@@ -310,13 +300,13 @@ class ReplicatedRanks(_WholeModels):
         parts = [x.flatten() for x in bucket] + [bucket[0].new_zeros(missing)] * bool(missing)
         return torch.cat(parts) if len(parts) > 1 else parts[0]
 
-    def gather(self, mine: Tensor, sizes: Sequence[int]) -> Tensor:
+    def gather(self, mine: Tensor, sizes: Sequence[int], what: str = "numbers of a microbatch") -> Tensor:
         """Concatenate the vectors of all ranks in their order; rank r has `sizes[r]` numbers."""
         assert mine.numel() == sizes[self.rank], "every rank knows the sizes of all"
         for hop in self._hops():
             first = (self.rank // hop ^ 1) * hop
             other = mine.new_empty(sum(sizes[first : first + hop]))
-            self.exchange(mine, other, hop, "numbers of a microbatch")
+            self.exchange(mine, other, hop, what)
             mine = torch.cat([other, mine] if first < self.rank else [mine, other])
         return mine
 
@@ -330,7 +320,8 @@ class ReplicatedRanks(_WholeModels):
         index, self._messages = self._messages, self._messages + 1
         own = own or [b""] * self.size
         sizes = [len(message), *map(len, own)]
-        with self.errors("rank 0", "a message"):
+        self.pulse.enter("a message")
+        with self.errors([0], "a message"):
             self._store.set(f"message/{index}", ",".join(map(str, sizes)))
         self._pass_on(_as_bytes(message), [_as_bytes(part) for part in own])
 
@@ -340,6 +331,7 @@ class ReplicatedRanks(_WholeModels):
         A rank without work waits while rank 0 samples: as long as rank 0 shows that it lives.
         """
         key, self._messages = f"message/{self._messages}", self._messages + 1
+        self.pulse.enter("a message")
         try:
             size, *sizes = map(int, awaited(self._store, key, self.patience).split(b","))
         except dist.DistNetworkError:  # the connection is closed
@@ -362,13 +354,13 @@ class ReplicatedRanks(_WholeModels):
 
     def send_to(self, rank: int, content: Tensor) -> None:
         """Send bytes to another rank."""
-        with self.errors(f"rank {rank}", "a message"):
+        with self.errors([rank], "a message"):
             dist.send(content, rank)
 
     def receive_from(self, rank: int, size: int) -> Tensor:
         """Receive so many bytes of another rank."""
         content = torch.empty(size, dtype=torch.uint8)
-        with self.errors(f"rank {rank}", "a message"):
+        with self.errors([rank], "a message"):
             dist.recv(content, rank)
         return content
 
@@ -388,7 +380,8 @@ class ReplicatedRanks(_WholeModels):
     def exchange(self, mine: Tensor, other: Tensor, hop: int, what: str) -> Tensor:
         """Send `mine` to the partner at distance `hop`, receive its tensor in `other`, and return that."""
         partner = self.rank ^ hop
-        with self.errors(f"rank {partner}", what):
+        self.pulse.enter(what)
+        with self.errors([partner], what):
             pair = (dist.P2POp(dist.isend, mine, partner), dist.P2POp(dist.irecv, other, partner))
             both = [operation for operation in pair if operation.tensor.numel()]
             for work in dist.batch_isend_irecv(both) if both else ():  # under NCCL, a send and a receive alone may hang
@@ -396,22 +389,35 @@ class ReplicatedRanks(_WholeModels):
         return other
 
     @contextmanager
-    def errors(self, who: str, what: str, seconds: float | None = None) -> Iterator[None]:
-        """A wait of at most `seconds`, or `deadline`.
+    def errors(self, ranks: Sequence[int], what: str, seconds: float | None = None) -> Iterator[None]:
+        """A wait of at most `seconds`, or `deadline`, for some `ranks`, or for all others: ().
 
-        An error of torch.distributed becomes `WorkerLost`, which names the awaited rank.
+        An error of torch.distributed becomes `WorkerLost`, which names the awaited ranks.
         """
-        self.waiting = RankWait(who, what)
+        self.pulse.waiting = RankWait(tuple(ranks), what)
         try:
             yield
         except (RuntimeError, ValueError, TimeoutError) as error:
-            late = "imed out" in str(error) or "imeout" in str(error)
-            how = f"did not answer within {seconds or self.deadline:g} s" if late else "is gone"
-            kind = WorkerLost if late else ConnectionClosed
-            raise kind(
-                f"rank {self.rank} waited for {who}, which {how}: {what}",
-                evidence=str(error).partition("\n")[0],
-                fix="continue from the last checkpoint with groupwise resume",
-            ) from error
-        finally:
-            self.waiting = None
+            raise self._lost(error, seconds or self.deadline) from error
+        self.pulse.waiting = None
+
+    def _lost(self, error: Exception, seconds: float) -> WorkerLost:
+        """The error for a wait that failed. It names the ranks that the pulses show, or else those of the wait.
+
+        A connection that closes may be that of a rank that gave up before, because of the same ranks.
+        """
+        late = "imed out" in str(error) or "imeout" in str(error)
+        self.pulse.leave()
+        wait, named = self.pulse.waiting, self.pulse.wait_named()
+        assert wait and named, "it failed in a wait"
+        closed = "is gone"
+        if named.silent or late or self.pulse.any_left():
+            closed = "gives no sign of life" if named.silent else "has yet to arrive" if named != wait else closed
+            wait = named
+        how = f"did not answer within {seconds:g} s" if late else closed
+        kind = SilentRanks if wait.silent else WorkerLost if late else ConnectionClosed
+        return kind(
+            f"rank {self.rank} waited for {wait.names}, which {how}: {wait.awaited_data}",
+            evidence=first_lines([str(error).partition("\n")[0], *map(self.pulse.describe, wait.awaited_ranks)]),
+            fix="continue from the last checkpoint with groupwise resume",
+        )

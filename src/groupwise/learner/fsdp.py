@@ -12,8 +12,8 @@ bfloat16.
 import copy
 import json
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any, TypeVar, cast
 
 import torch
@@ -26,7 +26,7 @@ from torch.utils.weak import WeakIdKeyDictionary
 
 from groupwise.core import BadData, Usage
 from groupwise.learner.distributed import CPU, ReplicatedRanks
-from groupwise.learner.rank_store import Store
+from groupwise.learner.rank_pulse import RankPulse, Store
 from groupwise.models import Decoder, RowsOnDisk, WeightsOnDisk
 from groupwise.models.decoder.transformers_model import TransformersBackbone
 
@@ -35,7 +35,7 @@ __all__ = ["ShardedRanks"]
 M = TypeVar("M", bound=torch.nn.Module)
 REPLY = 512
 """The bytes of a reply of each rank."""
-Errors = Callable[[str, str], AbstractContextManager[None]]
+Joint = Callable[[str], AbstractContextManager[None]]
 
 
 class ShardedRanks(ReplicatedRanks):
@@ -51,11 +51,11 @@ class ShardedRanks(ReplicatedRanks):
         return True
 
     def __init__(
-        self, store: Store, rank: int, size: int, lanes: int, *, deadline: float, patience: float = math.inf,
+        self, store: Store, pulse: RankPulse, lanes: int, *, deadline: float, patience: float = math.inf,
         device: torch.device = CPU,
     ) -> None:  # fmt: skip
-        super().__init__(store, rank, size, lanes, deadline=deadline, patience=patience, device=device)
-        self._mesh = init_device_mesh(device.type, (size,))
+        super().__init__(store, pulse, lanes, deadline=deadline, patience=patience, device=device)
+        self._mesh = init_device_mesh(device.type, (self.size,))
         self._model_dtypes = WeakIdKeyDictionary()
 
     def reduce_scatter(self, gradients: Sequence[Tensor]) -> list[Tensor]:
@@ -81,8 +81,8 @@ class ShardedRanks(ReplicatedRanks):
         for module in _sharded_modules([held]):
             module.set_gradient_divide_factor(1.0)  # a sum, not a mean
             module.set_force_sum_reduction_for_comms(True)  # gloo cannot multiply before it adds
-            module.set_custom_all_gather(cast(Any, _GatherWeights(self.errors)))
-            module.set_custom_reduce_scatter(cast(Any, _AddGradients(self.errors, self.size)))
+            module.set_custom_all_gather(cast(Any, _GatherWeights(self._joint)))
+            module.set_custom_reduce_scatter(cast(Any, _AddGradients(self._joint, self.size)))
             module.unshard()  # pads the rows, after which their memory stays where it is
             module.reshard()
         on_disk = self._on_disk(model)
@@ -175,20 +175,28 @@ class ShardedRanks(ReplicatedRanks):
 
     def _exchange_weights(self, how: Callable[..., Any], parts: Sequence[tuple[Tensor, int]]) -> None:
         """Send tensors to other ranks, or receive them, in one batch: NCCL would make a communicator for each pair."""
+        self.pulse.enter("weights")
         operations = [dist.P2POp(how, rows, rank) for rows, rank in parts if rows.numel()]
         if not operations:
             return
-        with self.errors("another rank", "weights"):
+        with self.errors((), "weights"):
             works = dist.batch_isend_irecv(operations)
         for i, work in enumerate(works):  # with NCCL one for all
-            with self.errors(f"rank {operations[i].peer}" if len(works) == len(operations) else "ranks", "weights"):
+            with self.errors([operations[i].peer] if len(works) == len(operations) else (), "weights"):
                 work.wait()
 
-    def replies(self, mine: Mapping[str, Any]) -> list[dict[str, Any]]:
-        """A short JSON object of each rank, in their order. All ranks take part."""
+    @contextmanager
+    def _joint(self, what: str) -> Iterator[None]:
+        """The wait for all other ranks in a call of FSDP, in which all take part."""
+        self.pulse.enter(what)
+        with self.errors((), what):
+            yield
+
+    def replies(self, mine: Mapping[str, Any], what: str) -> list[dict[str, Any]]:
+        """A short JSON object of each rank, in their order. All ranks take part; `what` names it in errors."""
         content = json.dumps(mine).encode().ljust(REPLY)
         assert len(content) == REPLY, "a reply is short"
-        every = self.gather(torch.frombuffer(bytearray(content), dtype=torch.uint8), [REPLY] * self.size)
+        every = self.gather(torch.frombuffer(bytearray(content), dtype=torch.uint8), [REPLY] * self.size, what)
         return [json.loads(part.numpy().tobytes()) for part in every.split(REPLY)]
 
     def _on_disk(self, model: torch.nn.Module) -> WeightsOnDisk | None:
@@ -197,7 +205,7 @@ class ShardedRanks(ReplicatedRanks):
         if stored is None:
             return None
         mine = torch.frombuffer(bytearray(stored.digest()), dtype=torch.uint8)
-        every = self.gather(mine, [len(mine)] * self.size).split(len(mine))
+        every = self.gather(mine, [len(mine)] * self.size, "a hash of the model's files").split(len(mine))
         if others := [rank for rank, other in enumerate(every) if not torch.equal(other, every[0])]:
             file = next(iter(stored.tensors.values())).file
             raise BadData(
@@ -278,8 +286,8 @@ def _sharded_modules(models: Iterable[torch.nn.Module]) -> list[FSDPModule]:
 class _Collective:
     """Base of FSDP's communication: errors name the other ranks, and every wait has a deadline."""
 
-    def __init__(self, errors: Errors) -> None:
-        self.errors = errors
+    def __init__(self, joint: Joint) -> None:
+        self.joint = joint
 
     def allocate(self, size: Sequence[int], *, dtype: torch.dtype, device: torch.device) -> Tensor:
         return torch.empty(*size, dtype=dtype, device=device)
@@ -291,22 +299,22 @@ class _GatherWeights(_Collective):
     def __call__(
         self, output_tensor: Tensor, input_tensor: Tensor, group: dist.ProcessGroup, async_op: bool = False
     ) -> None:
-        with self.errors("another rank", "the weights of a layer"):
+        with self.joint("the weights of a layer"):
             dist.all_gather(list(output_tensor.split(input_tensor.numel())), input_tensor, group=group)
 
 
 class _AddGradients(_Collective):
     """Adds the ranks' gradients of a layer in a binary tree, of which each rank keeps its rows."""
 
-    def __init__(self, errors: Errors, size: int) -> None:
-        super().__init__(errors)
+    def __init__(self, joint: Joint, size: int) -> None:
+        super().__init__(joint)
         self.size = size
 
     def __call__(
         self, output_tensor: Tensor, input_tensor: Tensor, group: dist.ProcessGroup, op: Any, async_op: bool = False
     ) -> None:
         parts = torch.empty_like(input_tensor)
-        with self.errors("another rank", "the gradients of a layer"):
+        with self.joint("the gradients of a layer"):
             dist.all_to_all_single(parts, input_tensor, group=group)
         sums = parts.view(self.size, -1)
         while len(sums) > 1:

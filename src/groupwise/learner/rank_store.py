@@ -1,25 +1,26 @@
-"""The store in which the ranks of a run find each other, and the pulse by which they see that rank 0 lives.
+"""The store in which the ranks of a run find each other, and in which those above 0 wait for rank 0.
 
 A rank above 0 waits without a deadline while rank 0 samples. A connection to a host that vanished, by a power loss or a
-partition of the network, stays open, so rank 0 counts up a key of the store.
+partition of the network, stays open, so the rank looks at rank 0's pulse.
 """
 
 import math
 import secrets
 import socket
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import Future
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from datetime import timedelta
-from threading import Event, Thread
+from threading import Thread
 from typing import TypeVar
 
 import torch.distributed as dist
 
 from groupwise.core import Usage, WorkerLost
+from groupwise.learner.rank_pulse import PulseWatch, SilentRanks, Store
 
-Store, TCPStore, PrefixStore = dist.Store, dist.TCPStore, dist.PrefixStore  # pyright: ignore[reportPrivateImportUsage]
+TCPStore, PrefixStore = dist.TCPStore, dist.PrefixStore  # pyright: ignore[reportPrivateImportUsage]
 T = TypeVar("T")
 IDLE = 60.0
 """The most seconds of one wait for a key, after which the wait begins again."""
@@ -28,14 +29,12 @@ RETRY = 0.2
 LOOPBACK = "127.0.0.1"
 CALL = "called"
 """The key that rank 0 sets when its learner starts, and when it ends."""
-STARTS, ENDS = b"starts", b"ends"
+STARTS, ENDS = "starts", "ends"
 """Its values."""
 ASKS, ANSWER, JOINED = "asks", "answer", "joined"
 """The begins of keys with the name of a rank's process, the start that it joins, and whether it has."""
-PULSE = "pulse"
-"""The key that rank 0 counts up while it lives."""
-BEATS = 4
-"""How often it does so within the seconds after which the others give up."""
+LOOKS = 4
+"""How often a rank that waits for rank 0 looks at its pulse, within the seconds after which it gives up."""
 
 
 def host_store(size: int, host: str = LOOPBACK, port: int = 0) -> TCPStore:
@@ -121,7 +120,7 @@ def late_for_start(store: Store, size: int, start: int) -> list[int]:
 
 
 def join_start(store: Store, rank: int, patience: float) -> int:
-    """The number of the start that this process joins, once rank 0 has answered. `WorkerLost` as in `awaited`."""
+    """The number of the start that this process joins, once rank 0 has answered. `SilentRanks` as in `awaited`."""
     name = secrets.token_hex(16)
     store.set(f"{ASKS}/{rank}", name)
     try:
@@ -145,50 +144,29 @@ def release_ranks(store: Store) -> None:
 
 
 def wait_for_call(store: Store, patience: float = math.inf) -> bool:
-    """Wait until rank 0 starts its learner; False if it ends before. `WorkerLost` as in `awaited`.
+    """Wait until rank 0 starts its learner; False if it ends before. `SilentRanks` as in `awaited`.
 
     This wait has no deadline: before it, rank 0 reads its data, and may run a warm start.
     """
     try:
-        return awaited(store, CALL, patience) == STARTS
+        return awaited(store, CALL, patience) == STARTS.encode()
     except dist.DistNetworkError:  # the connection is closed
         return False
-
-
-@contextmanager
-def pulse(store: Store, patience: float) -> Iterator[None]:
-    """A context in which a thread of rank 0 shows the others that it lives, often enough for their `patience`."""
-    end = Event()
-
-    def beat() -> None:
-        count = 0
-        with suppress(dist.DistError, RuntimeError):  # the store has ended
-            while not end.wait(patience / BEATS):
-                store.set(PULSE, str(count := count + 1))
-
-    Thread(target=beat, daemon=True).start()
-    try:
-        yield
-    finally:
-        end.set()
 
 
 def awaited(store: Store, key: str, patience: float) -> bytes:
     """The value of a key, once rank 0 sets it. DistNetworkError if the store's connection closes.
 
-    `WorkerLost` after `patience` seconds without a sign of life: a new pulse, or without any, an answer of the store.
+    `SilentRanks` after `patience` seconds without a sign of life: a new pulse, or without any, an answer of the store.
     """
     value: Future[bytes] = Future()
-    step, heard = min(patience / BEATS, IDLE), [time.monotonic()]
+    step, watch = min(patience / LOOKS, IDLE), PulseWatch([0])
 
     def listen() -> None:
         """The calls of a store block without end if its host has vanished; so they are in a thread."""
-        before = None
         try:
             while not _arrived(store, key, step):
-                now = store.get(PULSE) if store.check([PULSE]) else None
-                if now is None or now != before:
-                    before, heard[0] = now, time.monotonic()
+                watch.look(store)
             value.set_result(store.get(key))
         except BaseException as error:
             value.set_exception(error)
@@ -197,8 +175,8 @@ def awaited(store: Store, key: str, patience: float) -> bytes:
     while True:
         with suppress(TimeoutError):
             return value.result(step)
-        if time.monotonic() - heard[0] > patience:
-            raise WorkerLost(
+        if watch.silent_seconds(0) > patience:
+            raise SilentRanks(
                 f"rank 0 gave no sign of life for {patience:g} s",
                 evidence="its process is stopped, its host is down, or the network to it is cut",
                 fix="continue from the last checkpoint with groupwise resume, once the host of rank 0 is back",

@@ -6,6 +6,7 @@ from dataclasses import replace
 from groupwise.config.recipe import Machine, Recipe
 from groupwise.engines import EngineAccess, Native, Served, Vllm
 from groupwise.engines.remote.served_settings import EngineRequirements
+from groupwise.engines.vllm.vllm_python_environment import DEFAULT_PYTHON
 from groupwise.planning.device_splits import DevicePlacement
 from groupwise.planning.fit_in_memory import Change
 
@@ -31,8 +32,7 @@ def split_settings(recipe: Recipe, placement: DevicePlacement, max_staleness: in
         "cluster.ranks": (cluster.ranks, ranks),
         "cluster.shard": (cluster.shard, "full" if ranks > 1 else cluster.shard),
     }
-    if placement.host_count > 1:
-        wanted["cluster.launch"] = (cluster.launch, "external" if placement.learner_hosts > 1 else "local")
+    wanted["cluster.launch"] = (cluster.launch, launcher(recipe, placement))
     if several or engine is recipe.engine:
         wanted["engine.kind"] = (type(recipe.engine).__name__, type(engine).__name__)
         wanted["engine.replicas"] = (engine.replicas, placement.local_engines)
@@ -48,6 +48,23 @@ def split_settings(recipe: Recipe, placement: DevicePlacement, max_staleness: in
     texts = {path: "false" if value is False else str(value) for path, (_, value) in wanted.items()}
     texts["engine.addresses"] = ADDRESSES
     return [(path, texts[path]) for path, (present, value) in wanted.items() if present != value]
+
+
+def launcher(recipe: Recipe, placement: DevicePlacement) -> str:
+    """The launcher of a placement: the recipe's if it is Ray, on one host and with devices that no two processes share.
+
+    Ray gives each process separate devices, and a run whose launcher is external starts no engine.
+    """
+    if placement.learner_hosts > 1:
+        return "external"
+    keeps = recipe.cluster.launch == "ray" and placement.host_count == 1 and not placement.together
+    return "ray" if keeps else "local"
+
+
+def access_words(recipe: Recipe, placement: DevicePlacement) -> list[str]:
+    """The words of the command line, which no recipe can give: vLLM's interpreter, and the hosts of engines."""
+    python = ["--engine-python", DEFAULT_PYTHON] if isinstance(recipe.engine, Vllm) and placement.local_engines else []
+    return [*python, *["--engine-host", "HOST", "--engine-secret", "secret"] * (placement.host_count > 1)]
 
 
 def other_hosts_commands(recipe: Recipe, placement: DevicePlacement) -> dict[str, str]:
@@ -88,7 +105,7 @@ def serve_words(recipe: Recipe, placement: DevicePlacement) -> list[str]:
     engine = recipe.engine if isinstance(recipe.engine, Native) else Native()
     vllm = []
     if isinstance(engine, Vllm):
-        vllm = ["--engine", "Vllm", "--engine-python", "PYTHON"]
+        vllm = ["--engine", "Vllm", "--engine-python", DEFAULT_PYTHON]
         engine = replace(engine, tensor_parallel_size=split)
     fields = {name: value for name, value in engine.changed_settings.items() if name in engine.served_settings}
     words = {"--replicas": placement.host_devices // split, "--device": machine.device, "--dtype": machine.dtype}

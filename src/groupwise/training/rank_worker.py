@@ -41,14 +41,13 @@ from groupwise.data import NeededMeasure, Return
 from groupwise.engines.remote.replica_devices import gpu_count, rank_devices, visible_device
 from groupwise.learner import Learner, ReplicatedRanks, SingleProcess
 from groupwise.learner.distributed import CPU, START, ConnectionClosed
+from groupwise.learner.rank_pulse import RankPulse, SilentRanks, Store
 from groupwise.learner.rank_store import (
     LOOPBACK,
-    Store,
     TCPStore,
     call_ranks,
     host_store,
     join_store,
-    pulse,
     release_ranks,
     wait_for_call,
 )
@@ -65,10 +64,11 @@ MODULE = __name__
 
 @dataclass(slots=True)
 class RankRendezvous:
-    """The rendezvous of a run's ranks: their store, and the address of its host."""
+    """The rendezvous of a run's ranks: their store, the address of its host, and the pulse of rank 0."""
 
     store: Store | None
     store_host: str
+    pulse: RankPulse
 
     def close(self) -> None:
         """Close the store, once the ranks are closed too."""
@@ -93,13 +93,15 @@ def rank_store(recipe: Recipe, layout: RunLayout) -> Iterator[RankRendezvous | N
             what = f"this process is rank {external.rank}, and only rank 0 samples and writes"
             raise Usage(what, fix="start each rank by the command groupwise train or groupwise resume")
         external.record_run(layout.run_directory, cluster.ranks, cluster.deadline)
-        meeting = RankRendezvous(external.store(cluster.ranks, cluster.deadline), external.store_host)
+        store, host = external.store(cluster.ranks, cluster.deadline), external.store_host
     else:
         host = node_address() if cluster.launch == "ray" else LOOPBACK
-        meeting = RankRendezvous(host_store(cluster.ranks, host), host)
-    assert meeting.store is not None, "it is closed below"
+        store = host_store(cluster.ranks, host)
+    pulse = RankPulse(store, 0, cluster.ranks, cluster.deadline)
+    meeting = RankRendezvous(store, host, pulse)
+    del store
     try:
-        with pulse(meeting.store, cluster.deadline):
+        with pulse:
             yield meeting
     finally:
         meeting.close()
@@ -130,7 +132,7 @@ def several_ranks(
         processes.wait_for(late, START.total_seconds(), notify)
         kind = kind_of_ranks(cluster.sharded)
         device = find_device(objects.recipe.machine)
-        ranks = kind(store, 0, cluster.ranks, cluster.reduction_lanes, deadline=cluster.deadline, device=device)
+        ranks = kind(store, meeting.pulse, cluster.reduction_lanes, deadline=cluster.deadline, device=device)
         try:
             with waits_reported(ranks, notify):
                 learner = start(objects, learner, ranks, checkpoint)
@@ -153,7 +155,7 @@ def processes_of(layout: RunLayout, objects: RunObjects, meeting: RankRendezvous
     cluster, device = objects.recipe.cluster, find_device(objects.recipe.machine)
     names = [f"rank {rank}" for rank in range(1, cluster.ranks)]
     if cluster.launch == "external":
-        return ExternalProcesses(names, meeting.store)
+        return ExternalProcesses(names, meeting.pulse)
     assert isinstance(meeting.store, TCPStore), "rank 0 hosts it"
     settings: dict[str, Any] = {"host": meeting.store_host, "port": meeting.store.port, "cluster": asdict(cluster)}
     settings |= {
@@ -195,14 +197,12 @@ def start(
 
 
 def named_by(processes: NamedProcesses, error: WorkerLost) -> WorkerLost:
-    """The error with the end of the process that caused it; if none has ended, with what the processes printed."""
-    try:
-        processes.check(CLOSING if isinstance(error, ConnectionClosed) else GRACE)
-    except WorkerLost as cause:
-        return WorkerLost(cause.what, evidence=cause.evidence, fix=error.fix)
+    """The end of the process that caused an error; if none has ended, the error with what the processes printed."""
+    patience = CLOSING if isinstance(error, ConnectionClosed) else GRACE
+    if not isinstance(error, SilentRanks) and (cause := processes.cause(patience)):
+        return WorkerLost(cause.what, evidence=f"{cause.evidence}\n{error.what}", fix=error.fix)
     printed = [text for name, lines in processes.printed().items() if lines for text in (f"{name} printed:", *lines)]
-    places = [f"{name} is on host {host}" for name, host in processes.hosts.items() if f"{name}," in error.what]
-    return WorkerLost(error.what, evidence="\n".join([error.evidence, *places, *printed]), fix=error.fix)
+    return WorkerLost(error.what, evidence="\n".join([error.evidence, *printed]), fix=error.fix)
 
 
 def follow(ranks: ReplicatedRanks, use: UserCode) -> None:
@@ -258,12 +258,14 @@ def follow_external(recipe: Recipe, use: UserCode) -> bool:
         return False
     device = external.device(str(find_device(recipe.machine)), gpu_count())
     store = external.store(cluster.ranks, cluster.deadline)
-    external.record_host(store)
-    try:
-        join(store, external.store_host, external.rank, cluster, use, torch.device(device))
-    except WorkerLost as error:
-        place = f"rank 0 is at {external.store_host}:{external.store_port}"
-        raise WorkerLost(error.what, evidence=f"{error.evidence}\n{place}", fix=error.fix) from error
+    others = [f"rank {rank}" for rank in range(cluster.ranks) if rank != external.rank]
+    with RankPulse(store, external.rank, cluster.ranks, cluster.deadline) as pulse:
+        try:
+            join(store, external.store_host, pulse, cluster, use, torch.device(device))
+        except WorkerLost as error:
+            named = named_by(ExternalProcesses(others, pulse), error)
+            place = f"rank 0 is at {external.store_host}:{external.store_port}"
+            raise WorkerLost(named.what, evidence=f"{named.evidence}\n{place}", fix=named.fix) from error
     return True
 
 
@@ -272,7 +274,7 @@ def external_rank(cluster: Cluster) -> ExternalRank | None:
     return ExternalRank.read(cluster.ranks) if cluster.launch == "external" and cluster.ranks > 1 else None
 
 
-def join(store: Store, host: str, rank: int, cluster: Cluster, use: UserCode, device: torch.device) -> None:
+def join(store: Store, host: str, pulse: RankPulse, cluster: Cluster, use: UserCode, device: torch.device) -> None:
     """Join the ranks of a run on a device, and follow it until rank 0 ends.
 
     On its host, the kernel ends this process with rank 0, which its user may also stop and continue (Ctrl-Z).
@@ -280,9 +282,8 @@ def join(store: Store, host: str, rank: int, cluster: Cluster, use: UserCode, de
     patience = math.inf if cluster.launch == "local" else cluster.deadline
     if wait_for_call(store, patience):
         with interface_towards(host):
-            kind, lanes, deadline = kind_of_ranks(cluster.sharded), cluster.reduction_lanes, cluster.deadline
-            waits = {"deadline": deadline, "patience": patience}
-            follow(kind(store, rank, cluster.ranks, lanes, **waits, device=device), use)
+            kind, waits = kind_of_ranks(cluster.sharded), {"deadline": cluster.deadline, "patience": patience}
+            follow(kind(store, pulse, cluster.reduction_lanes, **waits, device=device), use)
 
 
 def main(settings: dict[str, Any]) -> int:
@@ -292,7 +293,8 @@ def main(settings: dict[str, Any]) -> int:
         cluster = Cluster(**settings["cluster"])
         store = join_store(settings["port"], cluster.ranks, deadline=cluster.deadline, host=settings["host"])
         device = find_device(Machine(device=settings["device"]))  # of a GPU's host it sees that GPU alone
-        join(store, settings["host"], settings["rank"], cluster, use, device)
+        with RankPulse(store, settings["rank"], cluster.ranks, cluster.deadline) as pulse:
+            join(store, settings["host"], pulse, cluster, use, device)
     except GroupwiseError as error:
         print(f"error: {error}", file=sys.stderr)
         return error.code

@@ -6,14 +6,14 @@ A comparison of methods at one learning rate has none: it is *undecided* until e
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from statistics import stdev
 
-from groupwise.evaluation.seed_verdicts import ALPHA, benjamini_hochberg, holm, seeds_for_power
+from groupwise.evaluation.seed_verdicts import ALPHA, benjamini_hochberg, holm
+from groupwise.evaluation.seeds_to_decide import seeds_in_words, seeds_to_decide
 from studies.effects import EFFECTS, Effect, Estimates
 from studies.study import Estimate, Exact, Results, judged_estimates, table
 from studies.tuning import at_best_rates, best_measured
 
-HEAD = ("effect", "result", "one number", "seeds, for 0.8", "kept by", "kind", "study")
+HEAD = ("effect", "result", "one number", "seeds, to decide", "kept by", "kind", "study")
 
 
 def summary(verdicts: list[str]) -> str:
@@ -67,7 +67,7 @@ def index_blocks(results: Results, exact: Mapping[str, Exact]) -> dict[str, str]
         found = effect_result(effect, results, exact)
         text = detail(found.verdicts)
         first = found.estimates[0]
-        seeds = ", ".join([str(len(first.values)), *needed(first)])
+        seeds = ", ".join([str(len(first.values)), *needed(found.claimed[0])])
         link = f"[page]({effect.study.page.removeprefix('docs/studies/')})"
         text = f"undecided; at one rate: {text}" if found.is_open else text
         number, survives = f"{first.brief} {effect.unit}", kept_by(found.claimed, kept)
@@ -76,10 +76,10 @@ def index_blocks(results: Results, exact: Mapping[str, Exact]) -> dict[str, str]
 
 
 def needed(estimate: Estimate) -> list[str]:
-    """The seeds that find the smallest difference that counts in 80 % of the cases; none if each difference counts."""
-    if not estimate.least:
+    """The seeds that would decide, for an estimate that is undecided and that more seeds can decide."""
+    if estimate.word != "undecided" or estimate.obstacle:
         return []
-    return [str(seeds_for_power(stdev(estimate.values), estimate.least, 1 - estimate.level))]
+    return [seeds_in_words(seeds_to_decide(estimate.values, estimate.least, 1 - estimate.level), len(estimate.values))]
 
 
 Judged = Mapping[str, Estimates]

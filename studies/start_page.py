@@ -76,7 +76,8 @@ class Claim:
     @property
     def notes(self) -> list[str]:
         """What a reader must know of its runs."""
-        return ["one rate"] * self.is_open + ["older code"] * self.is_stale
+        why = [self.estimate.obstacle] if self.estimate.obstacle and not self.is_open else []
+        return ["one rate"] * self.is_open + why + ["older code"] * self.is_stale
 
     @property
     def number(self) -> str:

@@ -31,6 +31,15 @@ SHARES = (
 """Prefixes of metrics from 0 to 1."""
 
 
+def is_share(metric: str) -> bool:
+    """Whether a metric lies between 0 and 1.
+
+    >>> is_share("eval/accuracy"), is_share("entropy")
+    (True, False)
+    """
+    return metric.startswith(SHARES)
+
+
 @dataclass(frozen=True, slots=True)
 class EffectComparison:
     """A method's metric and its parent's for each fresh seed, at the settings that each side chose.
@@ -74,7 +83,7 @@ class EffectComparison:
     @property
     def room(self) -> float | None:
         """How far the metric could move from the parent's mean; None for a metric without a bound."""
-        if not self.expected_effect.metric.startswith(SHARES):
+        if not is_share(self.expected_effect.metric):
             return None
         parent = fmean(self.parent_values)
         return 1 - parent if self.expected_effect.direction == "up" else parent

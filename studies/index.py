@@ -1,13 +1,13 @@
 """docs/studies/index.md: one line for each study, with the verdict of its stated comparison (studies/effects.py).
 
-A comparison of methods at one learning rate has none: it is *undecided* until each has its best rate.
+A comparison of methods at one learning rate has not enough runs: it is *undecided* until each has its best rate.
 """
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from groupwise.evaluation.seed_verdicts import ALPHA, benjamini_hochberg, holm
+from groupwise.evaluation.seed_verdicts import ALPHA, NOT_ENOUGH_RUNS, benjamini_hochberg, holm
 from groupwise.evaluation.seeds_to_decide import seeds_in_words, seeds_to_decide
 from studies.effects import EFFECTS, Effect, Estimates
 from studies.study import Estimate, Exact, Results, judged_estimates, table
@@ -67,19 +67,23 @@ def index_blocks(results: Results, exact: Mapping[str, Exact]) -> dict[str, str]
         found = effect_result(effect, results, exact)
         text = detail(found.verdicts)
         first = found.estimates[0]
-        seeds = ", ".join([str(len(first.values)), *needed(found.claimed[0])])
+        seeds = ", ".join([str(len(first.values)), *needed(found.claimed[0], found.is_open)])
         link = f"[page]({effect.study.page.removeprefix('docs/studies/')})"
-        text = f"undecided; at one rate: {text}" if found.is_open else text
+        text = f"undecided: {NOT_ENOUGH_RUNS}; at one rate: {text}" if found.is_open else text
         number, survives = f"{first.brief} {effect.unit}", kept_by(found.claimed, kept)
         rows.append((effect.effect, text, number, seeds, survives, effect.kind, link))
     return {"effects": table(HEAD, rows), "corrections": corrections(judged, kept)}
 
 
-def needed(estimate: Estimate) -> list[str]:
-    """The seeds that would decide, for an estimate that is undecided and that more seeds can decide."""
-    if estimate.word != "undecided" or estimate.obstacle:
+def needed(estimate: Estimate, is_open: bool) -> list[str]:
+    """The seeds that would decide an undecided estimate, by Student's interval of a look; none if more would not.
+
+    Runs at one rate are the pilot of those at the best ones.
+    """
+    if not is_open and (estimate.word != "undecided" or estimate.obstacle):
         return []
-    return [seeds_in_words(seeds_to_decide(estimate.values, estimate.least, 1 - estimate.level), len(estimate.values))]
+    made = 0 if is_open else len(estimate.values)
+    return [seeds_in_words(seeds_to_decide(estimate.values, estimate.least), made)]
 
 
 Judged = Mapping[str, Estimates]

@@ -54,8 +54,8 @@ These are small models and short runs. *Absent* means absent at this scale; it d
   the claim on a small example, without sampling.
 - *Room*: how far the metric can move from the parent's value in the claimed direction. *Acted*: a figure, and the
   least value without which the comparison says nothing; of the parent's runs where the method repairs a harm, which has
-  to be there, and else of its own. The figures of parents and the least values were stated after the first 1,489 runs
-  of this page, which show them, and before all others.
+  to be there, and else of the method's. The figures of parents and the least values were stated after the first 1,489
+  runs of this page, which show them, and before all others.
 - *To decide*: the fewest seeds whose interval says *shown*, *opposite* or *absent* in 80 % of the cases, if the mean
   and the spread of the differences are those of these runs, or of [earlier runs](#by-earlier-rules) of the same
   comparison where there are no others. A mean near the smallest difference that counts needs many. Only for what more

@@ -41,7 +41,7 @@ class ExpectedEffect:
     A method that shortens or saves states what it keeps: a held-out metric `kept`, larger is better, that may fall by
     less than `kept_margin`. `acted` is a metric without which a comparison says nothing: its mean has to be at least
     `acted_least`. A method that repairs a harm states a metric of its parent's run that shows the harm, another one a
-    metric of its own run that shows what its mechanism did (`acted_in`).
+    metric of the method's run that shows what its mechanism did (`acted_in`).
     The `plan` of its runs has two learning rates and five seeds, or four rates, up to 20 seeds and three first models.
     """
 

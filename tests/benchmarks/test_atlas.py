@@ -332,7 +332,9 @@ def test_an_effect_without_enough_runs_is_undecided_with_the_seeds_that_it_needs
     lines = [line for line in page({}).splitlines() if "not enough runs |" in line]
     assert len(lines) == len(studies()) and all(" | none" in line for line in lines)
     assert any(re.search(r" \| none, (\d+|more than 100) \| ", line) for line in lines)
-    assert ", 79 of them without enough runs." in summary(dict.fromkeys(studies()))
+    n = sum(study.effect.kind == "learning" and not study.lesson for study in studies())
+    text = summary(dict.fromkeys(studies()))
+    assert f"**Learning**: of {n} effects {n} undecided, {n} of them without enough runs." in text
     found = results_of([0.0, 0.1, 0.5, -0.5, -0.1])
     comparison = compare("gspo", EFFECT, found)
     assert comparison is not None and to_decide(comparison, 5) == ["more than 100"]

@@ -156,6 +156,7 @@ def test_a_best_rate_at_an_edge_of_the_largest_grid_decides_no_claim() -> None:
     claim = claims.CLAIMS["dapo-clip-higher"]
     edge, inside = clear_results(claim, 1.0, at_edge=True), clear_results(claim, 1.0)
     assert claim.is_at_edge(edge) and not claim.is_at_edge(inside) and claim.judgement(inside).word == "shown"
+    assert claim.best_rate(0, edge) == pytest.approx(claim.rates[0] / 9), "the grid has grown twice"
     assert state(claim, edge) == "*undecided*: a best rate at an edge, 5 seeds" and claim.next_runs(edge) == []
 
 

@@ -5,22 +5,26 @@ mean is its rate, in a tie the smaller one; a collapsed run counts as it is, and
 *Looks.* Both sides then run with the seeds from `FIRST_SEED` on, and the differences within a seed are tested after
 each number of seeds in `LOOKS`, each at Pocock's bound. The first look that decides ends the runs. These seeds start
 from three first models in turn; a claim that makes its models makes one for each seed.
-*Acted.* A comparison in which the mechanism had nothing to do is *undecided*, whatever the differences are.
+*Undecided* without regard to the differences: the mechanism had nothing to do, a best rate lies at an edge of the
+largest grid, or the second side leaves too little room for *absent*. More seeds would not decide these.
 *Admitted.* A claim about a model that another claim admits has no run before that one is shown.
 """
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
 
-from groupwise.certificates.effect_plans import FIRST_SEED, TUNING_SEEDS, WHOLE, best, extended
+from groupwise.certificates.effect_comparisons import is_share
+from groupwise.certificates.effect_plans import AT_EDGE, FIRST_SEED, TUNING_SEEDS, WHOLE, best, extended, is_at_edge
 from groupwise.certificates.studies import StudyRun, StudyRunResult
 from groupwise.config.recipe import Recipe
 from groupwise.core import counted
 from groupwise.evaluation.interval import mean_interval
-from groupwise.evaluation.seed_verdicts import LOOK_LEVEL, LOOKS, verdict
+from groupwise.evaluation.seed_verdicts import LITTLE_ROOM, LOOK_LEVEL, LOOKS, NOT_ENOUGH_RUNS, has_little_room
+from groupwise.evaluation.seeds_to_decide import seeds_in_words, seeds_to_decide
+from studies.judgement import Judgement, judged
 from studies.study import Arm, Estimate, Results, average, points
 
 EARLY = 5
@@ -92,6 +96,10 @@ class Claim:
         values = [math.nan if run is None else self.mean(run, self.metric) for run in runs]
         return average(values)
 
+    def is_at_edge(self, results: Results) -> bool:
+        """Whether the best rate of a side lies at an edge of its grid, as far as that may grow."""
+        return any(is_at_edge(self.grid(side, results), self.best_rate(side, results)) for side in (0, 1))
+
     def pairs(self, results: Results) -> Iterator[tuple[StudyRun, StudyRun]]:
         """The runs of both sides with each fresh seed, once the rates are known."""
         rates = [self.best_rate(side, results) for side in (0, 1)]
@@ -110,7 +118,7 @@ class Claim:
 
     def is_admitted(self, results: Results) -> bool:
         """Whether the claim that admits this one is shown, if there is one."""
-        return self.admitted_by is None or self.admitted_by.verdict(results) == "shown"
+        return self.admitted_by is None or self.admitted_by.judgement(results).word == "shown"
 
     def next_runs(self, results: Results) -> list[StudyRun]:
         """The runs without a result until the next look: the tuning runs first, and none after a verdict."""
@@ -119,7 +127,7 @@ class Claim:
         grids = [self.trial(side, rate, seed) for side in (0, 1) for rate in self.grid(side, results)
                  for seed in TUNING_SEEDS]  # fmt: skip
         tuning = [run for run in grids if run not in results]
-        if tuning or self.verdict(results):
+        if tuning or self.judgement(results).is_final:
             return tuning
         pairs = list(self.pairs(results))
         for look in LOOKS:
@@ -134,43 +142,41 @@ class Claim:
         values = [points(run, self.acted[0], 1, EARLY).values() for run in runs]
         return average(x for early in values for x in early)
 
-    def verdict(self, results: Results) -> str:
-        """The verdict of the first look that decides, empty while one is to come; *undecided* if nothing acted."""
-        differences = self.differences(results)
-        if self.acted and len(differences) >= LOOKS[0] and not self.had_to_act(results) >= self.acted[1]:
-            return "undecided"
-        return decided(differences, self.least, self.first_models)
+    def room(self, results: Results, look: int) -> float:
+        """How far the first side's metric can lie above that of the second, over the seeds of a look."""
+        others = (results[other] for _, other in islice(self.pairs(results), look))
+        return 1 - average(self.mean(run, self.metric) for run in others) if is_share(self.metric) else math.inf
 
+    def obstacle(self, results: Results, look: int) -> str:
+        """Why the seeds of a look decide nothing, and further ones would not; empty where they can."""
+        if self.acted and not self.had_to_act(results) >= self.acted[1]:
+            return "it did not act"
+        if self.is_at_edge(results):
+            return AT_EDGE
+        seen, room = self.differences(results)[:look], self.room(results, look)
+        return LITTLE_ROOM if has_little_room(seen, self.least, room, LOOK_LEVEL) else ""
 
-def decided(differences: Sequence[float], least: float, first_models: int = 1) -> str:
-    """The verdict of the first look that decides, *undecided* after the last one, and empty while one is to come.
-
-    The seeds are those from `FIRST_SEED` on, and start from the first models in turn.
-
-    >>> decided([0.1, 0.11, 0.09, 0.1, 0.1], 0.03), decided([0.1, -0.1], 0.03), decided([0.1, -0.1] * 10, 0.03)
-    ('shown', '', 'undecided')
-    """
-    for look in LOOKS:
-        if len(differences) < look:
-            return ""
-        bases = [seed % first_models for seed in range(FIRST_SEED, FIRST_SEED + look)]
-        word = verdict(differences[:look], least, LOOK_LEVEL, bases)
-        if word != "undecided":
-            return word
-    return "undecided"
+    def judgement(self, results: Results) -> Judgement:
+        """The verdict of the first look that decides, or that has an obstacle; not final while one is to come."""
+        return judged(
+            self.differences(results), self.least, self.first_models, lambda look: self.obstacle(results, look)
+        )
 
 
 def state(claim: Claim, results: Results) -> str:
     """What is known of a claim, for the page. With one rate it is a claim about that rate alone."""
     if claim.admitted_by and not claim.is_admitted(results):
-        word = claim.admitted_by.verdict(results)
-        return f"*not admitted*: `{claim.admitted_by.name}` is {word}" if word else "*waits for its admission*"
-    differences, word = claim.differences(results), claim.verdict(results)
-    if not word:
-        return f"open after {counted(len(differences), 'seed')}" if differences else "*not measured*"
-    if claim.acted and not claim.had_to_act(results) >= claim.acted[1]:
-        return "*undecided*: it did not act"
-    look = next(n for n in LOOKS if decided(differences[:n], claim.least, claim.first_models))
-    low, high = mean_interval(differences[:look], LOOK_LEVEL)
+        admission = claim.admitted_by.judgement(results)
+        if admission.is_final:
+            return f"*not admitted*: `{claim.admitted_by.name}` is {admission.word}"
+        return f"*undecided*: {NOT_ENOUGH_RUNS}, waits for `{claim.admitted_by.name}`"
+    found = claim.judgement(results)
+    differences = claim.differences(results)[: found.seeds]
+    seeds = [counted(found.seeds, "seed")] * bool(found.seeds)
+    if found.word == "undecided" and (not found.is_final or not found.because) and len(differences) > 1:
+        seeds.append(f"{seeds_in_words(seeds_to_decide(differences, claim.least), found.seeds)} to decide")
+    if found.because:
+        return ", ".join([str(found), *seeds])
+    low, high = mean_interval(differences, LOOK_LEVEL)
     at = " at this rate" if len(claim.rates) == 1 and claim.sides[0].method != claim.sides[1].method else ""
-    return f"*{word}*{at}: {Estimate(tuple(differences[:look])).mean:.3f} ({low:.3f} to {high:.3f}), {look} seeds"
+    return f"{found}{at}: {Estimate(tuple(differences)).mean:.3f} ({low:.3f} to {high:.3f}), {', '.join(seeds)}"

@@ -7,14 +7,17 @@ import argparse
 import math
 import sys
 import time
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks.atlas.running import run_all
 
 from groupwise.certificates.studies import StudyRunResult, is_stale, read_results
+from groupwise.core import counted
 from studies import admission, engine_kl, leave_one_out, long_answers, noisy_logprobs, sparse_mixture
 from studies.claim import Claim, state
+from studies.forest import VERDICTS
 from studies.pages import filled
 from studies.running import HOME
 from studies.study import Results, average, table
@@ -70,7 +73,16 @@ def blocks(results: Results) -> dict[str, str]:
         for claim in CLAIMS.values()
     ]  # fmt: skip
     head = ("name", "claim", "difference", "least that counts", "rates", "beside", "state")
-    return {"claims": table(head, rows)}
+    return {"claims": f"{counts(results)}\n\n{table(head, rows)}"}
+
+
+def counts(results: Results) -> str:
+    """How many claims have each verdict. One that is not admitted, or has not enough runs, is undecided."""
+    found = [claim.judgement(results) for claim in CLAIMS.values()]
+    words = Counter(judgement.word for judgement in found)
+    listed = ", ".join(f"{words[word]} {word}" for word in VERDICTS if words[word])
+    open_, unmade = (sum(test(x) for x in found) for test in (lambda x: not x.is_final, lambda x: not x.seeds))
+    return f"{counted(len(found), 'claim')}: {listed}; {open_} have not enough runs, {unmade} of them none."
 
 
 def beside(claim: Claim, results: Results) -> str:

@@ -50,8 +50,8 @@ def accuracies(m: Measured, matched_by: str) -> dict[str, Estimate]:
     off, on = m.runs("off"), m.runs("on")
     pairs = list(zip(off, on, strict=True))
     return {
-        "off": m.estimate(a.at_tokens(SAMPLED, tokens_within(a, b, matched_by)) for a, b in pairs),
-        "on": m.estimate(b.at_tokens(SAMPLED, tokens_within(b, a, matched_by)) for a, b in pairs),
+        "off": m.estimate((a.at_tokens(SAMPLED, tokens_within(a, b, matched_by)) for a, b in pairs), SAMPLED),
+        "on": m.estimate((b.at_tokens(SAMPLED, tokens_within(b, a, matched_by)) for a, b in pairs), SAMPLED),
     }
 
 

@@ -53,10 +53,7 @@ class Effect:
 
     def claimed(self, measured: Mapping[str, Measured], exact: Exact) -> Estimates:
         """The estimate of each setting with the sign of the claim: above 0 is what the paper says."""
-        return [
-            replace(e, values=tuple(self.sign * (x - self.border) for x in e.values))
-            for e in self.estimates(measured, exact)
-        ]
+        return [estimate.claimed(self.sign, self.border) for estimate in self.estimates(measured, exact)]
 
     def verdicts(self, measured: Mapping[str, Measured], exact: Exact) -> list[str]:
         """A verdict for each setting."""

@@ -1,19 +1,19 @@
 """docs/studies/index.md: one line for each study, with the verdict of its stated comparison (studies/effects.py).
 
-A comparison of methods at one learning rate has none: it is *undecided* until each has its best rate.
+A comparison of methods at one learning rate has not enough runs: it is *undecided* until each has its best rate.
 """
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from statistics import stdev
 
-from groupwise.evaluation.seed_verdicts import ALPHA, benjamini_hochberg, holm, seeds_for_power
+from groupwise.evaluation.seed_verdicts import ALPHA, NOT_ENOUGH_RUNS, benjamini_hochberg, holm
+from groupwise.evaluation.seeds_to_decide import seeds_in_words, seeds_to_decide
 from studies.effects import EFFECTS, Effect, Estimates
 from studies.study import Estimate, Exact, Results, judged_estimates, table
 from studies.tuning import at_best_rates, best_measured
 
-HEAD = ("effect", "result", "one number", "seeds, for 0.8", "kept by", "kind", "study")
+HEAD = ("effect", "result", "one number", "seeds, to decide", "kept by", "kind", "study")
 
 
 def summary(verdicts: list[str]) -> str:
@@ -67,19 +67,23 @@ def index_blocks(results: Results, exact: Mapping[str, Exact]) -> dict[str, str]
         found = effect_result(effect, results, exact)
         text = detail(found.verdicts)
         first = found.estimates[0]
-        seeds = ", ".join([str(len(first.values)), *needed(first)])
+        seeds = ", ".join([str(len(first.values)), *needed(found.claimed[0], found.is_open)])
         link = f"[page]({effect.study.page.removeprefix('docs/studies/')})"
-        text = f"undecided; at one rate: {text}" if found.is_open else text
+        text = f"undecided: {NOT_ENOUGH_RUNS}; at one rate: {text}" if found.is_open else text
         number, survives = f"{first.brief} {effect.unit}", kept_by(found.claimed, kept)
         rows.append((effect.effect, text, number, seeds, survives, effect.kind, link))
     return {"effects": table(HEAD, rows), "corrections": corrections(judged, kept)}
 
 
-def needed(estimate: Estimate) -> list[str]:
-    """The seeds that find the smallest difference that counts in 80 % of the cases; none if each difference counts."""
-    if not estimate.least:
+def needed(estimate: Estimate, is_open: bool) -> list[str]:
+    """The seeds that would decide an undecided estimate, by Student's interval of a look; none if more would not.
+
+    Runs at one rate are the pilot of those at the best ones.
+    """
+    if not is_open and (estimate.word != "undecided" or estimate.obstacle):
         return []
-    return [str(seeds_for_power(stdev(estimate.values), estimate.least, 1 - estimate.level))]
+    made = 0 if is_open else len(estimate.values)
+    return [seeds_in_words(seeds_to_decide(estimate.values, estimate.least), made)]
 
 
 Judged = Mapping[str, Estimates]

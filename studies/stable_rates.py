@@ -11,7 +11,7 @@ RIGHT, LOW, HIGH = "outcome/correct", "ratio/p01", "ratio/p99"
 def over_rates(m: Measured, key: str, metric: str, rates: Sequence[str], first: int, last: int) -> Estimate:
     """A method's mean of a metric over iterations and rates, by seed."""
     runs = [m.mean(f"{key} {rate}", metric, first, last).values for rate in rates]
-    return m.estimate(math.fsum(values) / len(rates) for values in zip(*runs))
+    return m.estimate((math.fsum(values) / len(rates) for values in zip(*runs)), metric)
 
 
 def changes(m: Measured, key: str, rates: Sequence[str], last: int) -> list[tuple[float, ...]]:

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from groupwise.core import counted
+from groupwise.evaluation.seed_verdicts import NOT_ENOUGH_RUNS
 from studies.effects import EFFECTS, Effect
 from studies.forest import VERDICTS, Row, forest
 from studies.index import corrected, effect_result, judged_by_study
@@ -84,7 +85,8 @@ class Claim:
     @property
     def notes(self) -> list[str]:
         """What a reader must know of its runs."""
-        return ["one rate"] * self.is_open + ["older code"] * self.is_stale
+        why = [self.estimate.obstacle] if self.estimate.obstacle and not self.is_open else []
+        return ["one rate"] * self.is_open + why + ["older code"] * self.is_stale
 
     @property
     def number(self) -> str:
@@ -133,7 +135,9 @@ def heading(every: Sequence[Claim]) -> str:
         if own := [claim for claim in every if claim.kind == kind]:
             besides.append(f"{counted(len(own), f'{kind} claim')}: {_counts(own)}")
     text = f"## {counted(len(learning), 'claim')} about learning: {_counts(learning)}"
-    return f"{text}\n\nBesides: {'; '.join(besides)}." if besides else text
+    unmade = sum(claim.is_open for claim in learning)
+    why = f"{unmade} of the undecided have {NOT_ENOUGH_RUNS}: their methods have run at one learning rate."
+    return "\n\n".join([text, *[why] * bool(unmade), *[f"Besides: {'; '.join(besides)}."] * bool(besides)])
 
 
 def survivors(learning: Sequence[Claim]) -> str:

@@ -12,10 +12,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from groupwise.certificates.effect_comparisons import is_share
+from groupwise.certificates.effect_plans import AT_EDGE
 from groupwise.certificates.studies import StudyRun, StudyRunResult, is_stale
 from groupwise.config.recipe import Recipe
 from groupwise.evaluation.interval import LEVEL, mean_interval, mean_p
-from groupwise.evaluation.seed_verdicts import Verdict, corrected_p, verdict
+from groupwise.evaluation.seed_verdicts import LITTLE_ROOM, Verdict, corrected_p, has_little_room, verdict
 
 SEEDS = range(5)
 """The seeds of each study, fixed before any run."""
@@ -49,8 +51,10 @@ class Estimate:
     """A mean over seeds, with Student's interval at `level`. `least` is the smallest difference that counts.
 
     `bases` are the first models of the seeds, where they have several. An estimate of a comparison of methods at one
-    learning rate decides nothing. `stale`: the code of a component has changed since one of its runs; None if the
-    estimate was not made from runs, or does not know them.
+    learning rate decides nothing, nor does one with a best rate `at_edge` of its grid. `limits`: the smallest and the
+    largest mean that there can be, of a difference while the other side stays. `sign` is -1 where a claim says that the
+    mean lies below 0. `stale`: the code of a component has changed since one of its runs; None if the estimate was not
+    made from runs, or does not know them.
 
     >>> str(Estimate((1.0, 2.0, 3.0)))
     '2 (-0.484 to 4.48)'
@@ -61,6 +65,9 @@ class Estimate:
     level: float = LEVEL
     bases: tuple[int, ...] = ()
     decides: bool = True
+    at_edge: bool = False
+    limits: tuple[float, float] = (-math.inf, math.inf)
+    sign: int = 1
     stale: bool | None = None
 
     @property
@@ -84,15 +91,29 @@ class Estimate:
     @property
     def word(self) -> Verdict:
         """The verdict on a mean above 0."""
-        return verdict(self.values, self.least, self.level, self.bases)
+        return verdict(self.values, self.least, self.level, self.bases, self.room) if not self.at_edge else "undecided"
+
+    @property
+    def room(self) -> float:
+        """How far the mean can move from 0 to the side of the claim."""
+        return self.limits[1] if self.sign > 0 else -self.limits[0]
+
+    @property
+    def obstacle(self) -> str:
+        """Why these seeds decide nothing, and further ones would not; empty where they can."""
+        if self.at_edge:
+            return AT_EDGE
+        return LITTLE_ROOM if has_little_room(self.values, self.least, self.room, self.level) else ""
 
     def result(self, above: str, below: str) -> str:
-        """The word for an interval above 0 or below, if the mean counts; *absent* or *undecided* otherwise.
+        """The word for an interval above 0 or below, if the mean counts; *absent*, or *undecided* and why, otherwise.
 
         >>> Estimate((1.0, 1.1, 0.9)).result("rises", "falls"), Estimate((-1.0, 1.0)).result("rises", "falls")
         ('*rises*', '*undecided*')
         >>> Estimate((0.01, -0.01, 0.0), least=0.1).result("rises", "falls")
         '*absent*'
+        >>> Estimate((0.01, -0.01, 0.0), least=0.1, limits=(-0.9, 0.1)).result("rises", "falls")
+        '*undecided*: little room'
         >>> Estimate((1.0, 1.1, 0.9), decides=False).result("rises", "falls")
         '*one rate*'
         """
@@ -100,7 +121,8 @@ class Estimate:
             return "*one rate*"
         if (estimates := _JUDGED.get()) is not None:
             estimates.append(self)
-        return f"*{above if self.word == 'shown' else below if self.word == 'opposite' else self.word}*"
+        because = f": {self.obstacle}" if self.obstacle else ""
+        return f"*{above if self.word == 'shown' else below if self.word == 'opposite' else self.word}*{because}"
 
     @property
     def verdict(self) -> str:
@@ -144,7 +166,15 @@ class Estimate:
         """The difference within each seed. `least` is the smallest one that counts, by default this one's."""
         values = tuple(a - b for a, b in zip(self.values, other.values, strict=True))
         stale = None if None in (self.stale, other.stale) else self.stale or other.stale
-        return replace(self, values=values, least=least or self.least, stale=stale)
+        limits = self.limits[0] - other.mean, self.limits[1] - other.mean
+        at_edge = self.at_edge or other.at_edge
+        return replace(self, values=values, least=least or self.least, at_edge=at_edge, limits=limits, stale=stale)
+
+    def claimed(self, sign: int, border: float = 0.0) -> "Estimate":
+        """The estimate with the sign of a claim that it lies above the border, or with -1 below: above 0 is claimed."""
+        ends = sorted(sign * (x - border) for x in self.limits)
+        values = tuple(sign * (x - border) for x in self.values)
+        return replace(self, values=values, limits=(ends[0], ends[1]), sign=1)
 
 
 _JUDGED: ContextVar[list[Estimate] | None] = ContextVar("judged estimates", default=None)
@@ -166,7 +196,7 @@ class Measured:
     """The stored results of a study's arms, for the seeds with which every arm has run.
 
     `level` is that of the intervals. Seeds start from `first_models` models in turn. Without `decides` the arms share a
-    learning rate that may suit one of them.
+    learning rate that may suit one of them. `at_edge` are the arms whose best rate lies at an edge of its grid.
     """
 
     arms: Mapping[str, Arm]
@@ -175,6 +205,7 @@ class Measured:
     level: float = LEVEL
     first_models: int = 1
     decides: bool = True
+    at_edge: frozenset[str] = frozenset()
 
     @property
     def seeds(self) -> tuple[int, ...]:
@@ -190,14 +221,23 @@ class Measured:
         """The results of an arm, in the order of `seeds`."""
         return [self.results[self.trial(self.arms[arm], seed)] for seed in self.seeds]
 
-    def estimate(self, values: Iterable[float]) -> Estimate:
-        """The estimate by one value of each of `seeds`."""
+    def estimate(self, values: Iterable[float], metric: str = "") -> Estimate:
+        """The estimate by one value of each of `seeds`, of a metric or of another number, from all arms."""
         bases = tuple(seed % self.first_models for seed in self.seeds) if self.first_models > 1 else ()
-        return Estimate(tuple(values), level=self.level, bases=bases, decides=self.decides, stale=self.stale)
+        return Estimate(
+            tuple(values),
+            level=self.level,
+            bases=bases,
+            decides=self.decides,
+            at_edge=bool(self.at_edge),
+            limits=(0.0, 1.0) if is_share(metric) else (-math.inf, math.inf),
+            stale=self.stale,
+        )
 
     def mean(self, arm: str, metric: str, first: int, last: int) -> Estimate:
         """The mean of a metric over the iterations from `first` to `last`, both included."""
-        return self.estimate(average(points(run, metric, first, last).values()) for run in self.runs(arm))
+        values = (average(points(run, metric, first, last).values()) for run in self.runs(arm))
+        return replace(self.estimate(values, metric), at_edge=arm in self.at_edge)
 
     def series(self, arm: str, metric: str) -> list[tuple[int, Estimate]]:
         """The metric at each iteration at which all seeds have it."""

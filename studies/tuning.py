@@ -14,7 +14,16 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from groupwise.certificates.effect_plans import FIRST_SEED, TUNING_SEEDS, WHOLE, best, extended, merged, path_of
+from groupwise.certificates.effect_plans import (
+    FIRST_SEED,
+    TUNING_SEEDS,
+    WHOLE,
+    best,
+    extended,
+    is_at_edge,
+    merged,
+    path_of,
+)
 from groupwise.certificates.studies import StudyRun
 from groupwise.evaluation.seed_verdicts import LOOK_LEVEL
 from studies.effects import EFFECTS
@@ -89,7 +98,11 @@ def fresh(study: Study, part: str, results: Results, seeds: Sequence[int]) -> Me
     choice = study.tuned[part]
     taken = {key: chosen(arm, choice, results) for key, arm in study.parts[part].items()}
     arms = {key: arm for key, arm in taken.items() if arm is not None}
-    return Measured(arms, results, seeds, LOOK_LEVEL, first_models(study)) if len(arms) == len(taken) else None
+    if len(arms) < len(taken):
+        return None
+    grids = {key: grid_of(arm, choice, results) for key, arm in study.parts[part].items()}
+    edges = frozenset(key for key, grid in grids.items() if is_at_edge(grid, taken[key]))
+    return Measured(arms, results, seeds, LOOK_LEVEL, first_models(study), at_edge=edges)
 
 
 def at_best_rates(study: Study, results: Results) -> dict[str, Measured]:
@@ -112,10 +125,14 @@ def best_measured(study: Study, results: Results) -> dict[str, Measured]:
 
 
 def is_decided(study: Study, results: Results, tuned: Mapping[str, Measured]) -> bool:
-    """Whether each stated comparison of a study has a verdict, with the tuned parts in place of the shared rates."""
+    """Whether each stated comparison of a study has a verdict, with the tuned parts in place of the shared rates.
+
+    One with an obstacle is decided, too: further seeds leave it *undecided*.
+    """
     measured = study.measured(results) | tuned
     effects = [effect for effect in EFFECTS if effect.study.name == study.name]
-    return not any("undecided" in effect.verdicts(measured, {}) for effect in effects)
+    claimed = [x for effect in effects for x in effect.claimed(measured, {})]
+    return all(x.word != "undecided" or x.obstacle for x in claimed)
 
 
 def seeds_of(study: Study, results: Results) -> Sequence[int]:

@@ -18,6 +18,7 @@ from benchmarks.atlas.studies import FIRST_METHODS, Study, needed_trials, studie
 from groupwise.certificates.effect_comparisons import EffectComparison, compare
 from groupwise.certificates.effect_plans import FIRST_SEED
 from groupwise.certificates.studies import RESULTS, StudyRun, StudyRunResult, read_results
+from groupwise.evaluation.seed_verdicts import NOT_ENOUGH_RUNS
 from groupwise.methods import published
 
 HOME = Path(__file__).parents[2]
@@ -116,7 +117,7 @@ def report(chosen: Sequence[Study], files: Sequence[Path], first_seed: int) -> b
     needed, results = needed_of(chosen, files, first_seed)
     for study in chosen:
         found = compare(study.method, study.effect, results, first_seed)
-        print(f"{study.method}: {found or 'not measured'}", flush=True)
+        print(f"{study.method}: {cell(found)}", flush=True)
     missing = [trial for trial, names in needed.items() if not is_measured(trial, names, results)]
     if missing:
         print(f"not finished: {len(missing)} runs have no result; the same command goes on", flush=True)
@@ -137,7 +138,7 @@ def measure_other_seeds(chosen: Sequence[Study], first_seed: int, runs: Path, un
 
 
 def cell(found: EffectComparison | None) -> str:
-    return str(found) if found else "not measured"
+    return str(found) if found else f"undecided: {NOT_ENOUGH_RUNS}"
 
 
 def repeat(chosen: Sequence[Study], home: Path, share: float, seed: int, until: float) -> int:

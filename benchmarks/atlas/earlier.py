@@ -51,7 +51,9 @@ def _same(a: Study, b: Study) -> bool:
 def _statement(study: Study) -> ExpectedEffect:
     effect = study.effect
     settings = tuple(line for line in effect.settings if path_of(line) not in EVALUATION)
-    return replace(effect, settings=settings, kept="", kept_margin=0.0, acted="", plan="short")
+    return replace(
+        effect, settings=settings, kept="", kept_margin=0.0, acted="", acted_least=0.0, acted_in="method", plan="short"
+    )
 
 
 def steps_changed(study: Study) -> bool:

@@ -11,7 +11,8 @@ from groupwise import methods
 from groupwise.certificates.effect_comparisons import EffectComparison, compare
 from groupwise.certificates.effect_plans import Results, Side, path_of, sides_of
 from groupwise.certificates.studies import SIZES
-from groupwise.evaluation.seed_verdicts import benjamini_hochberg, holm
+from groupwise.evaluation.seed_verdicts import NOT_ENOUGH_RUNS, benjamini_hochberg, holm
+from groupwise.evaluation.seeds_to_decide import seeds_in_words
 from groupwise.methods import ExpectedEffect, published, reference_of
 from groupwise.methods.families import FAMILIES, method_family
 
@@ -27,11 +28,11 @@ These are small models and short runs. *Absent* means absent at this scale; it d
 
 - **Tuned on both sides.** Method and parent each choose a learning rate from the parent's times 1/3, 1, 3 and 10, and,
   for GSPO, Flow-GRPO, DPO, IPO and SimPO, among constants that their papers tune, by held-out accuracy on the seeds 90
-  and 91, which start from the packaged model. Ties go to the smaller rate, and a collapse counts ([the
-  grids](#grids)). Methods beyond the first fifteen have two rates, 1 and 3. A grid whose best rate is at an edge grows
-  by a rate a factor of 3 beyond it, up to twice.
+  and 91. Ties go to the smaller rate, and a collapse counts ([the grids](#grids)). Methods beyond the first fifteen
+  have two rates, 1 and 3. A grid whose best rate is at an edge grows by a rate a factor of 3 beyond it, up to twice.
 - **Fresh seeds.** Both are compared with the same seeds from 100 on, which no choice has seen. The *difference* is the
-  method minus its parent, within a seed.
+  method minus its parent, within a seed. Tuning seeds start from one first model, the packaged one; fresh seeds of the
+  first fifteen methods start from three in turn, and a rate that suits the packaged one need not suit the others.
 - **Looks.** After 5, 10 and 20 seeds, and no further than the first that decides. Each decides at p < 0.0221, Pocock's
   bound: simulated, all three together err in 5.6 % of the comparisons without a difference. So intervals are Student's
   at 97.8 %. Methods beyond the first fifteen have the first look.
@@ -41,17 +42,24 @@ These are small models and short runs. *Absent* means absent at this scale; it d
   half of the iterations.
 - **Shown**: the interval lies on the stated side of 0, and the mean is at least the smallest difference that counts.
   **Opposite**: the same on the other side. **Absent**: the interval lies within the smallest difference that counts.
-  **Undecided**: anything else, also where the parent leaves *no room* for the difference, the mechanism *did not act*,
-  the parent *unlearns*, or *a best rate* lies *at an edge* of the largest grid. A method that shortens must also keep
-  its accuracy. Of the first fifteen, three first models must agree; a first look has one seed of one of them. An
-  interval is over seeds of these models together, and covers no fourth.
+  A method that shortens must also keep its accuracy. Of the first fifteen, three first models must agree; a first look
+  has one seed of one of them. An interval is over seeds of these models together, and covers no fourth.
+- **Undecided**: anything else. *Not enough runs*: the first look has not run. Other words say why more seeds would not
+  decide: the parent leaves *no room* for the smallest difference that counts, or *little room*, less than twice that
+  difference where the interval would say *absent*, since a ceiling makes any difference small; the mechanism *did not
+  act*, or its figure is *not stored*; the parent *unlearns*; *a best rate* lies *at an edge* of the largest grid; runs
+  are *equal*.
 - **Learning** is about the trained policy, **mechanism** about the data of its training, such as a share of clipped
   tokens. A mechanism that acts is no evidence of learning, so only *learning* counts above. **Exact**: a test computes
   the claim on a small example, without sampling.
-- *Room*: how far the metric can move from the parent's value. *Acted*: a figure that is 0 if the mechanism did
-  nothing. *For 0.8*: the seeds that find the smallest difference that counts in 80 % of the cases, by the spread of
-  the differences; from [earlier runs](#by-earlier-rules) of the same comparison where there are no others. It says
-  nothing of a smaller true difference: an *undecided* mean between 0 and what counts needs more.
+- *Room*: how far the metric can move from the parent's value in the claimed direction. *Acted*: a figure, and the
+  least value without which the comparison says nothing; of the parent's runs where the method repairs a harm, which has
+  to be there, and else of the method's. The figures of parents and the least values were stated after the first 1,489
+  runs of this page, which show them, and before all others.
+- *To decide*: the fewest seeds whose interval says *shown*, *opposite* or *absent* in 80 % of the cases, if the mean
+  and the spread of the differences are those of these runs, or of [earlier runs](#by-earlier-rules) of the same
+  comparison where there are no others. A mean near the smallest difference that counts needs many. Only for what more
+  seeds can decide.
 - *p* is of no difference, corrected for the looks. *Holm*, *BH*: what a correction for all verdicts of this page
   keeps, of the family-wise error and of the false discovery rate. A *shown* effect ended at the first look that
   decided, and the mean of such a comparison is too large on average. *Stale*: the code of a component has changed
@@ -71,7 +79,7 @@ FINDINGS = (
     "They describe runs by [earlier rules](#by-earlier-rules), at one learning rate, unless they say otherwise.\n"
 )
 HEAD = ("method", "result", "effect, stated before the runs", "against", "parent, method", "difference",
-        "seeds, for 0.8", "room", "acted", "p, kept by")  # fmt: skip
+        "seeds, to decide", "room", "acted", "p, kept by")  # fmt: skip
 Compared = Mapping[Study, EffectComparison | None]
 Corrections = Mapping[Study, str]
 
@@ -106,10 +114,12 @@ def summary(compared: Compared) -> str:
     """The number of effects by kind and by result. An ablation is none."""
     lines = []
     for kind in ("learning", "mechanism"):
-        words = [word_of(x) for study, x in compared.items() if study.effect.kind == kind and not study.lesson]
-        counts, order = Counter(words), ("shown", "absent", "opposite", "undecided", "not measured")
+        found = [x for study, x in compared.items() if study.effect.kind == kind and not study.lesson]
+        counts = Counter(x.verdict if x else "undecided" for x in found)
+        order = ("shown", "absent", "opposite", "undecided")
         listed = ", ".join(f"{counts[word]} {word}" for word in order if word in counts)
-        lines.append(f"**{kind.capitalize()}**: of {len(words)} effects {listed}.{survivors(kind, compared)}")
+        unmade = f", {found.count(None)} of them without enough runs" if None in found else ""
+        lines.append(f"**{kind.capitalize()}**: of {len(found)} effects {listed}{unmade}.{survivors(kind, compared)}")
     exact = sum(bool(reference_of(method).toy_test) for method in published)
     return "\n".join([*lines, f"**Exact**: {exact} claims are computed by a test.\n"])
 
@@ -120,10 +130,6 @@ def survivors(kind: str, compared: Compared) -> str:
     kept = [corrections[study] for study in corrections if study.effect.kind == kind and not study.lesson]
     by = ", ".join(f"{name} {sum(name in names for names in kept)}" for name in ("Holm", "BH"))
     return f" Of {len(kept)} that are *shown* or *opposite*, corrections for the whole page keep: {by}." if kept else ""
-
-
-def word_of(comparison: EffectComparison | None) -> str:
-    return comparison.verdict if comparison else "not measured"
 
 
 def corrected(compared: Compared) -> Corrections:
@@ -141,25 +147,32 @@ def corrected(compared: Compared) -> Corrections:
 def row(
     study: Study, found: EffectComparison | None, pilot: EffectComparison | None, corrections: Corrections
 ) -> tuple[str, ...]:
-    """The cells of an effect. Its pilot gives room and seeds where it is not measured."""
+    """The cells of an effect. Its pilot gives room and seeds where its runs are not enough."""
     effect, exact = study.effect, reference_of(getattr(methods, study.method)).toy_test
     against = link(effect.parent) if effect.parent != study.method else "itself, other [settings](#settings)"
     toy = f"; exact: [test](../{exact.partition('::')[0]})" if exact and not study.lesson else ""
     statement = f"{claim(effect)} ({effect.kind}{toy})"
-    head, known = (link(study.method), result(found), statement, against), found or pilot
-    needed, room = (str(known.seeds_needed), share(known.room)) if known else ("", "")
+    head = (link(study.method), result(found), statement, against)
     if found is None:
-        return *head, "", "", needed and f"none, {needed}", room, "", ""
+        room = share(pilot.room) if pilot else ""
+        return *head, "", "", ", ".join(("none", *to_decide(pilot, made=0))), room, "", ""
     means = f"{fmean(found.parent_values):.3g}, {fmean(found.method_values):.3g}"
-    seeds, p = f"{len(found.differences)}, {needed}", f"{found.p:.2g}"
+    is_open = found.verdict == "undecided"
+    made, p, room = len(found.differences), f"{found.p:.2g}", share(found.room)
+    seeds = ", ".join((str(made), *(to_decide(found, made) if is_open else ())))
     kept = corrections.get(study, "")
     return *head, means, figures(found), seeds, room, share(found.acted), f"{p}, {kept}" if kept else p
+
+
+def to_decide(known: EffectComparison | None, made: int) -> list[str]:
+    """The seeds that would decide, if something is known of them and more seeds can."""
+    return [] if known is None or known.obstacle else [seeds_in_words(known.seeds_needed, made)]
 
 
 def result(found: EffectComparison | None) -> str:
     """The verdict in a cell, with the reason why there is none, and what the method should keep."""
     if found is None:
-        return "not measured"
+        return f"*undecided*: {NOT_ENOUGH_RUNS}"
     obstacle = f": {found.obstacle}" if found.obstacle else ""
     kept = f", {found.expected_effect.kept} {fmean(found.kept_differences):+.3g}" if found.kept_differences else ""
     return f"*{found.verdict}*{obstacle}{kept}" + ", stale" * found.stale
@@ -179,7 +192,8 @@ def claim(effect: ExpectedEffect) -> str:
     """An effect in a cell."""
     change = {"up": "higher", "down": "lower"}[effect.direction]
     kept = f", `{effect.kept}` not lower by {effect.kept_margin:g}" if effect.kept else ""
-    acted = f", acted: `{effect.acted}`" if effect.acted else ""
+    whose = "the parent's " if effect.acted_in == "parent" else ""
+    acted = f", acted: {whose}`{effect.acted}` at least {effect.acted_least:g}" if effect.acted else ""
     text = f"`{effect.metric}` {change} by {effect.min_difference:g}{kept}{acted}"
     return f"{text}, {effect.task}, equal {effect.runs_matched_by}"
 
@@ -212,23 +226,14 @@ def settings(study: Study) -> tuple[str, str, str]:
     return link(study.method), code(study.effect.settings), code(study.effect.own_settings)
 
 
-EARLIER_HEAD = (
-    "method",
-    "against",
-    "effect as it was stated",
-    "difference",
-    "seeds",
-    "then",
-    "in four words",
-    "for 0.8",
-)
+EARLIER_HEAD = ("method", "against", "effect as it was stated", "difference", "seeds", "then", "in four words")
 
 
 def earlier_row(earlier: Earlier) -> tuple[str, ...]:
     """The cells of an effect that was measured by earlier rules."""
     study, found = earlier.study, earlier.comparison
     return (link(study.method), link(study.effect.parent), claim(study.effect), figures(found),
-            str(len(found.differences)), earlier.word, result(found), str(found.seeds_needed))  # fmt: skip
+            str(len(found.differences)), earlier.word, result(found))  # fmt: skip
 
 
 def without() -> str:

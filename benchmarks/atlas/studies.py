@@ -65,6 +65,7 @@ def without(technique: str) -> Study:
         settings=("method.minibatches = 8", "method.epochs = 2", NO_KL, *budget),
         own_settings=LEAVE_ONE_OUT[technique],
         acted="completions/clipped_ratio" if budget else "",
+        acted_least=0.2 if budget else 0.0,
     )
     return Study("dapo", effect, f"If {technique} is a part of DAPO's gain, accuracy is lower without it.")
 

@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -11,16 +12,24 @@ import torch
 from benchmarks.atlas import __main__ as command
 from benchmarks.atlas import first_models, problems, running
 from benchmarks.atlas.earlier import pilot_of, read_earlier, steps_changed
-from benchmarks.atlas.page import corrected, page, summary
+from benchmarks.atlas.page import corrected, page, summary, to_decide
 from benchmarks.atlas.repeated import differences as repeated_differences
 from benchmarks.atlas.studies import FIRST_METHODS, Study, grid_of, needed_trials, seeds_due, studies, unread_trials
 from tools import flow_models
 
+from groupwise import methods
 from groupwise.certificates import code_hash as hashing
 from groupwise.certificates import effect_plans as plans
 from groupwise.certificates import studies as stored
 from groupwise.certificates.code_hash import code_hash
-from groupwise.certificates.effect_comparisons import EffectComparison, compare, gain_of, measured_effect, values_of
+from groupwise.certificates.effect_comparisons import (
+    EffectComparison,
+    compare,
+    comparison_of,
+    gain_of,
+    measured_effect,
+    values_of,
+)
 from groupwise.certificates.effect_plans import FIRST_SEED, WHOLE, merged, pair_of, sides_of
 from groupwise.certificates.studies import RESULTS, StudyRun, StudyRunResult
 from groupwise.checks.check_method import dry_run
@@ -110,6 +119,7 @@ def test_each_side_has_a_grid_around_its_parents_rate_and_its_own_bounds() -> No
     )
     assert len(parent.choices({})) == 4 and len(own.choices({})) == 4 * len(reference_of(gspo).tuned_settings) == 12
     assert [rate_of(x) for x in own.choices({})] == sorted(rate_of(x) for x in own.choices({}))
+    assert {run.base for run in grid_of(STUDY, {})} == {0}, "the packaged model, as the page says"
     assert {run.seed for run in grid_of(STUDY, {})} == {90, 91} and not {90, 91} & set(
         range(FIRST_SEED, FIRST_SEED + 20)
     )
@@ -266,9 +276,11 @@ def test_no_room_equal_runs_and_a_mechanism_that_did_not_act_are_undecided() -> 
     assert (high.verdict, high.obstacle, high.room) == ("undecided", "no room", pytest.approx(0.035))
     down = replace(EFFECT, metric="frac_reward_zero_std", direction="down", min_difference=0.1)
     assert EffectComparison(down, (0.0, 0.0, 0.0), (0.05, 0.06, 0.05)).obstacle == "no room"
-    still = EffectComparison(EFFECT, (1.3, 1.31, 1.3), (1.0, 1.0, 1.0), acted=0.0)
+    acts = replace(EFFECT, acted="clip_ratio/region_mean", acted_least=0.01)
+    still = EffectComparison(acts, (1.3, 1.31, 1.3), (1.0, 1.0, 1.0), acted=0.009)
     assert (still.verdict, still.obstacle, still.room) == ("undecided", "it did not act", None)
     assert replace(still, acted=0.01).verdict == "shown"
+    assert replace(still, acted=math.nan).obstacle == "acted: not stored"
     assert EffectComparison(EFFECT, (1.0, 1.0), (1.0, 1.0)).obstacle == "equal runs"
     unlearned = replace(still, acted=None, parent_gain=-0.05)
     assert (unlearned.verdict, unlearned.obstacle) == ("undecided", "the parent unlearns")
@@ -276,6 +288,57 @@ def test_no_room_equal_runs_and_a_mechanism_that_did_not_act_are_undecided() -> 
         result(StudyRun("grpo", "calculator", seed), {SKILL: {0: 0.5, 4: end}}) for seed, end in ((1, 0.4), (2, 0.3))
     ]
     assert gain_of(runs, SKILL) == pytest.approx(-0.15) and gain_of(runs, "eval/accuracy") is None
+
+
+def test_absent_needs_room_of_twice_the_smallest_difference_that_counts() -> None:
+    """A ceiling makes any difference small. It leaves a difference that is shown, or is opposite."""
+    up = replace(EFFECT, metric="eval/accuracy", min_difference=0.05)
+    for parent, word, why in ((0.91, "undecided", "little room"), (0.89, "absent", "")):
+        small = EffectComparison(up, (parent + 0.01, parent, parent - 0.01), (parent,) * 3)
+        assert (small.verdict, small.obstacle) == (word, why)
+    lower = EffectComparison(up, (0.6, 0.61, 0.59), (0.91,) * 3)
+    higher = EffectComparison(up, (0.99, 0.98, 0.985), (0.91,) * 3)
+    assert (lower.verdict, lower.obstacle, higher.verdict, higher.obstacle) == ("opposite", "", "shown", "")
+    assert EffectComparison(EFFECT, (0.01, 0.0, -0.01), (0.0,) * 3).verdict == "absent", "entropy has no ceiling"
+
+
+@pytest.mark.parametrize(("side", "value"), [("method", 0.4), ("parent", 0.02)])
+def test_the_figure_of_a_harm_is_that_of_the_parents_runs(side: str, value: float) -> None:
+    effect = replace(EFFECT, acted="clip_ratio/region_mean", acted_least=0.03, acted_in=side)
+    runs = []
+    for seed in range(FIRST_SEED, FIRST_SEED + 5):
+        pair = [StudyRun(name, "calculator", seed) for name in ("gspo", "grpo")]
+        own, parent = (result(run, {"entropy": {4: x + seed / 1e4}}) for run, x in zip(pair, (1.3, 1.0), strict=True))
+        own = replace(own, metrics={**own.metrics, "entropy": {4: 1.3}, effect.acted: {1: 0.4, 2: 0.4}})
+        runs.append((own, replace(parent, metrics={**parent.metrics, effect.acted: {1: 0.04, 2: 0.0}})))
+    found = comparison_of(effect, runs)
+    assert found is not None and found.acted == pytest.approx(value)
+    assert (found.verdict, found.obstacle) == (("shown", "") if side == "method" else ("undecided", "it did not act"))
+    bare = [tuple(replace(run, metrics={"entropy": run.metrics["entropy"]}) for run in pair) for pair in runs]
+    unstored = comparison_of(effect, bare)
+    assert unstored is not None and (unstored.verdict, unstored.obstacle) == ("undecided", "acted: not stored")
+
+
+def test_a_figure_is_stated_with_the_least_value_that_counts() -> None:
+    for given in ({"acted": "entropy"}, {"acted_least": 0.1}):
+        with pytest.raises(ValueError, match="state both"):
+            replace(EFFECT, **given)
+    repairs = {name: reference_of(getattr(methods, name)).expected_effect for name in ("cispo", "etr", "ngrpo")}
+    assert {effect.acted_in for effect in repairs.values()} == {"parent"}
+    assert "acted: the parent's `sampling/sampling_logp_difference/mean` at least 0.05, " in page({})
+
+
+def test_an_effect_without_enough_runs_is_undecided_with_the_seeds_that_it_needs() -> None:
+    lines = [line for line in page({}).splitlines() if "not enough runs |" in line]
+    assert len(lines) == len(studies()) and all(" | none" in line for line in lines)
+    assert any(re.search(r" \| none, (\d+|more than 100) \| ", line) for line in lines)
+    n = sum(study.effect.kind == "learning" and not study.lesson for study in studies())
+    text = summary(dict.fromkeys(studies()))
+    assert f"**Learning**: of {n} effects {n} undecided, {n} of them without enough runs." in text
+    found = results_of([0.0, 0.1, 0.5, -0.5, -0.1])
+    comparison = compare("gspo", EFFECT, found)
+    assert comparison is not None and to_decide(comparison, 5) == ["more than 100"]
+    assert to_decide(replace(comparison, at_edge=True), 5) == [] == to_decide(None, 0)
 
 
 def test_a_method_that_shortens_keeps_its_accuracy_or_has_not_shown_its_claim() -> None:
@@ -610,7 +673,7 @@ def test_earlier_results_are_shown_as_such_and_are_the_pilot_of_equal_comparison
     assert "**no\nverdict here**" in section and section.count("| *undecided*") > 20
     dispo = next(study for study in studies() if study.method == "dispo")
     pilot = pilot_of(dispo, earlier)
-    assert pilot is not None and pilot.seeds_needed > 0
+    assert pilot is not None and pilot.seeds_needed == 5
     changed = next(study for study in studies() if study.method == "grpo")  # REINFORCE takes one step now
     assert pilot_of(changed, earlier) is None and steps_changed(changed)
 

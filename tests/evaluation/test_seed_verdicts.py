@@ -7,15 +7,17 @@ import pytest
 
 from groupwise.evaluation.interval import mean_interval, mean_p, t_probability, t_quantile
 from groupwise.evaluation.seed_verdicts import (
+    LOOK_LEVEL,
     LOOK_P,
     LOOKS,
     benjamini_hochberg,
     corrected_p,
+    has_little_room,
     holm,
     not_worse,
-    seeds_for_power,
     verdict,
 )
+from groupwise.evaluation.seeds_to_decide import seeds_in_words, seeds_to_decide, seeds_to_keep
 
 TABLE = {  # two-sided 95 % and 99 %: CRC Standard Mathematical Tables, and scipy.stats.t.ppf
     1: (12.706204736432095, 63.65674116287399),
@@ -99,9 +101,37 @@ def test_corrections_keep_what_their_definitions_say() -> None:
     assert (holm([]), benjamini_hochberg([]), benjamini_hochberg([0.9])) == ([], [], [False])
 
 
-@pytest.mark.parametrize(("deviation", "difference"), [(0.05, 0.05), (0.05, 0.03), (0.02, 0.03)])
-def test_the_seeds_for_a_power_reach_it_in_simulation(deviation: float, difference: float) -> None:
-    n = seeds_for_power(deviation, difference)
-    values = np.random.default_rng(1).normal(difference, deviation, size=(20_000, n))
-    t = values.mean(1) / (values.std(1, ddof=1) / math.sqrt(n))
-    assert 0.77 < (t > t_quantile(n - 1, 1 - LOOK_P)).mean() < 0.88
+@pytest.mark.parametrize(("mean", "deviation"), [(0.05, 0.03), (-0.06, 0.05), (0.0, 0.03), (0.01, 0.03), (0.02, 0.02)])
+def test_the_seeds_that_decide_do_so_in_simulation(mean: float, deviation: float) -> None:
+    """A mean above the smallest difference is shown, one below it absent, also where its interval excludes 0."""
+    pilot = [mean - deviation, mean, mean + deviation]
+    needed = seeds_to_decide(pilot, 0.03)
+    assert needed is not None
+
+    def share(n: int) -> float:
+        values = np.random.default_rng(1).normal(mean, deviation, size=(4_000, n))
+        half = t_quantile(n - 1, LOOK_LEVEL) * values.std(1, ddof=1) / math.sqrt(n)
+        found = np.abs(values.mean(1))
+        return float((((found > half) & (found >= 0.03)) | (found + half < 0.03)).mean())
+
+    assert 0.74 < share(needed) < 0.9 and share(needed // 2 + 2) < share(needed)
+
+
+def test_a_mean_near_the_smallest_difference_is_never_decided() -> None:
+    assert seeds_to_decide([0.02, 0.03, 0.04], 0.03) is None
+    assert seeds_in_words(None, 5) == "more than 100" and seeds_in_words(6, 20) == "more than 20"
+    assert seeds_to_decide([0.1] * 3, 0.03) == LOOKS[0], "no look is earlier"
+    wider = [seeds_to_decide([x - 0.03, x, x + 0.03], 0.03) for x in (0.0, 0.01, 0.02)]
+    assert wider == sorted(wider) and wider[0] < wider[-1]
+
+
+def test_what_is_kept_needs_seeds_by_its_distance_from_the_margin() -> None:
+    near, far = (seeds_to_keep([x - 0.05, x, x + 0.05], 0.1) for x in (-0.05, 0.0))
+    assert near is not None and far is not None and near > far >= LOOKS[0]
+
+
+def test_absent_needs_room() -> None:
+    small = [0.01, -0.01, 0.0]
+    assert [verdict(small, 0.1, room=room) for room in (0.19, 0.2, math.inf)] == ["undecided", "absent", "absent"]
+    assert [has_little_room(small, 0.1, room) for room in (0.19, 0.2)] == [True, False]
+    assert verdict([0.3, 0.31, 0.29], 0.1, room=0.1) == "shown" and not has_little_room([0.3, 0.31, 0.29], 0.1, 0.1)

@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 import torch
 from benchmarks.atlas import running
-from studies.claim import Claim, decided, state
+from studies.claim import Claim, state
 from studies.dense_twin import PARTS
 from studies.engine_kl import KL
+from studies.judgement import judged
 from studies.kl_notes import EngineKL
 from studies.noisy_engine import Noisy, NoisyEngine
 from studies.pages import filled
@@ -89,18 +90,19 @@ def test_each_side_takes_its_best_rate_and_the_smaller_one_in_a_tie() -> None:
 
 
 def test_a_look_decides_at_its_own_bound_and_the_last_one_ends_the_claim() -> None:
-    assert decided([0.05, 0.06, 0.04, 0.05], 0.03) == ""
-    assert decided([-0.05, -0.06, -0.04, -0.05, -0.05], 0.03) == "opposite"
-    assert decided([0.001, -0.001, 0.0, 0.001, -0.001], 0.03) == "absent"
+    assert not judged([0.05, 0.06, 0.04, 0.05], 0.03).is_final
+    assert judged([-0.05, -0.06, -0.04, -0.05, -0.05], 0.03).word == "opposite"
+    assert judged([0.001, -0.001, 0.0, 0.001, -0.001], 0.03).word == "absent"
     # Student's 95 % interval of these excludes 0, that of a look does not
     five = [0.01, 0.09, 0.04, 0.02, 0.08]
     mean, deviation = math.fsum(five) / 5, (sum((x - 0.048) ** 2 for x in five) / 4) ** 0.5
     t = mean / deviation * 5**0.5
-    assert 2.776 < t < t_quantile(4, LOOK_LEVEL) and decided(five, 0.03) == ""
-    assert decided([*five, *five], 0.03) == "shown"
-    assert decided([0.1, -0.1] * (LOOKS[-1] // 2), 0.03) == "undecided"
+    assert 2.776 < t < t_quantile(4, LOOK_LEVEL) and not judged(five, 0.03).is_final
+    assert judged([*five, *five], 0.03).word == "shown"
+    last = judged([0.1, -0.1] * (LOOKS[-1] // 2), 0.03)
+    assert (last.word, last.because, last.is_final) == ("undecided", "", True)
     small = [0.029, 0.028, 0.0295, 0.0285, 0.032]  # above 0, and too small to count; the interval reaches above 0.03
-    assert decided(small, 0.03) == "" and decided(small, 0.025) == "shown"
+    assert not judged(small, 0.03).is_final and judged(small, 0.025).word == "shown"
 
 
 def test_fresh_seeds_start_from_three_first_models_in_turn() -> None:
@@ -111,15 +113,24 @@ def test_fresh_seeds_start_from_three_first_models_in_turn() -> None:
     assert own.bases and {own.trial(0, 1e-4, seed).base for seed in seeds} == {0}
     bases = [seed % 3 for seed in range(FIRST_SEED, FIRST_SEED + 20)]
     by_base = [-0.1 if base == 2 else 0.9 for base in bases]
-    assert decided(by_base, 0.03) == "shown" and decided(by_base, 0.03, first_models=3) == "undecided"
+    assert [judged(by_base, 0.03, first_models=n).word for n in (1, 3)] == ["shown", "undecided"]
 
 
-def clear_results(claim: Claim, early: float) -> dict[StudyRun, StudyRunResult]:
-    """A claim that is clear after five seeds, with a figure of the mechanism in the second side's first iterations."""
+def clear_results(
+    claim: Claim, early: float, *, at_edge: bool = False, gain: float = 0.2, level: float = 0.4
+) -> dict[StudyRun, StudyRunResult]:
+    """A claim that is clear after five seeds, with a figure of the mechanism in the second side's first iterations.
+
+    The sides are best at the second rate, or at the smallest one that there can be.
+    """
     found: dict[StudyRun, StudyRunResult] = {}
     while missing := claim.next_runs(found):
         for trial in missing:
-            mean = 0.6 + 0.001 * (trial.seed % 3) if trial == claim.trial(0, claim.rates[1], trial.seed) else 0.4
+            rate = float(trial.settings[-1].partition(" = ")[2])
+            is_best = rate == claim.rates[1] or at_edge
+            own = gain * (trial == claim.trial(0, rate, trial.seed)) + 0.001 * (trial.seed % 3)
+            mean = level + own if is_best else 0.3
+            mean -= 1e-6 * math.log(rate) * at_edge
             one = result_of(trial, mean)
             figure = {name: dict.fromkeys(range(1, 6), early) | dict.fromkeys(range(6, 21), 9.0) for name in ACTED}
             found[trial] = replace(one, metrics={**one.metrics, claim.metric: {claim.last: mean}, **figure})
@@ -133,18 +144,50 @@ def test_a_mechanism_that_had_nothing_to_do_decides_nothing(name: str) -> None:
     assert claim.acted and claim.acted[0] in claim.metrics
     bound = claim.acted[1]
     acts, idle = clear_results(claim, bound), clear_results(claim, 0.9 * bound)
-    assert claim.verdict(acts) == "shown" and state(claim, acts).startswith("*shown*: 0.2")
-    assert claim.verdict(idle) == "undecided" and state(claim, idle) == "*undecided*: it did not act"
+    assert claim.judgement(acts).word == "shown" and state(claim, acts).startswith("*shown*: 0.2")
+    assert claim.judgement(idle).is_final and state(claim, idle) == "*undecided*: it did not act, 5 seeds"
     assert claim.next_runs(idle) == [] and len(claim.differences(idle)) == LOOKS[0]
     assert f"acted: {bound:.2g}, at least {bound:g} of" in claims.beside(claim, acts)
     assert claims.beside(claim, {}) == f"acted: at least {bound:g} of `{claim.acted[0]}`"
+
+
+def test_a_best_rate_at_an_edge_of_the_largest_grid_decides_no_claim() -> None:
+    """Another rate may be better."""
+    claim = claims.CLAIMS["dapo-clip-higher"]
+    edge, inside = clear_results(claim, 1.0, at_edge=True), clear_results(claim, 1.0)
+    assert claim.is_at_edge(edge) and not claim.is_at_edge(inside) and claim.judgement(inside).word == "shown"
+    assert claim.best_rate(0, edge) == pytest.approx(claim.rates[0] / 9), "the grid has grown twice"
+    assert state(claim, edge) == "*undecided*: a best rate at an edge, 5 seeds" and claim.next_runs(edge) == []
+
+
+def test_a_claim_without_room_is_not_absent() -> None:
+    claim = claims.CLAIMS["dapo-clip-higher"]
+    for level, text in ((0.95, "*undecided*: little room, 5 seeds"), (0.9, "*absent*: 0.000")):
+        results = clear_results(claim, 1.0, gain=0.0, level=level)
+        assert state(claim, results).startswith(text) and claim.judgement(results).is_final
+
+
+def test_a_claim_before_its_first_look_is_undecided_with_the_seeds_that_it_needs() -> None:
+    claim = claims.CLAIMS["noisy-3e-4"]
+    found = {}
+    for seed, x in enumerate((0.2, 0.1, 0.0, 0.1), FIRST_SEED):
+        found |= {claim.trial(0, 3e-4, seed): result_of(claim.trial(0, 3e-4, seed), 0.5 + x)}
+        found |= {claim.trial(1, 3e-4, seed): result_of(claim.trial(1, 3e-4, seed), 0.5)}
+    assert state(claim, {}) == "*undecided*: not enough runs"
+    assert state(claim, found) == "*undecided*: not enough runs, 4 seeds, 9 to decide"
+    of = f"{len(claims.CLAIMS)} claims"
+    assert (
+        claims.counts({})
+        == f"{of}: {len(NAMES)} undecided; {len(NAMES)} have not enough runs, {len(NAMES)} of them none."
+    )
+    assert f"{len(NAMES) - 1} of them none" in claims.counts(found)
 
 
 def test_a_mixture_is_trained_only_if_its_admission_is_shown() -> None:
     claim = claims.CLAIMS["sparse-mixture"]
     admission = claim.admitted_by
     assert admission is claims.CLAIMS["admission"] and {arm.settings[0] for arm in claim.sides} == {"model = @sparse"}
-    assert claim.next_runs({}) == [] and state(claim, {}) == "*waits for its admission*"
+    assert claim.next_runs({}) == [] and state(claim, {}) == "*undecided*: not enough runs, waits for `admission`"
 
     def spreads(mixture: float) -> dict[StudyRun, StudyRunResult]:
         pairs = [admission.trial(side, admission.rates[0], seed) for seed in range(FIRST_SEED, FIRST_SEED + LOOKS[0])
@@ -159,7 +202,7 @@ def test_a_mixture_is_trained_only_if_its_admission_is_shown() -> None:
     assert claim.next_runs(spreads(0.5)) == []
     assert state(claim, spreads(0.5)) == "*not admitted*: `admission` is absent"
     assert {run.seed for run in claim.next_runs(spreads(0.7))} == set(TUNING_SEEDS)
-    assert state(claim, spreads(0.7)) == "*not measured*"
+    assert state(claim, spreads(0.7)) == "*undecided*: not enough runs"
 
 
 def test_runs_are_made_look_by_look_until_one_decides(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
@@ -207,8 +250,8 @@ def test_the_mixtures_of_today_are_not_admitted() -> None:
         for name in ("mixture", "twin")
     ]
     differences = [a - b for a, b in zip(*spreads, strict=True)]
-    assert len(differences) == 5 and decided(differences, claims.CLAIMS["admission"].least) != "shown"
-    assert decided([x + 1 for x in differences], claims.CLAIMS["admission"].least) == "shown"
+    assert len(differences) == 5 and judged(differences, claims.CLAIMS["admission"].least).word != "shown"
+    assert judged([x + 1 for x in differences], claims.CLAIMS["admission"].least).word == "shown"
 
 
 def test_the_candidate_uses_as_many_weights_per_token_as_its_twin() -> None:

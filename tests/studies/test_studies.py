@@ -21,7 +21,7 @@ from studies.dynamic_sampling import ARMS, accuracies
 from studies.figures import THEME, need_matplotlib
 from studies.pages import RESULTS, csv_text, filled, read_exact, total_cost, written
 from studies.stable_rates import HIGH, LOW, RIGHT, mean_spread, over_rates, rung
-from studies.study import SEEDS, Arm, Estimate, Measured, Study, judged_estimates
+from studies.study import LEAST_ACCURACY, SEEDS, Arm, Estimate, Measured, Study, judged_estimates
 from studies.tuning import FRESH, at_best_rates, chosen, grid_of, grid_table, tuned_runs
 from tools.missing_runs import FILE, missing_runs
 
@@ -338,7 +338,7 @@ def test_a_comparison_of_methods_at_one_rate_is_undecided_until_each_has_its_bes
     (shared,) = [effect for effect in index.EFFECTS if effect.study.name == "ladder"]
     assert shared.study.tuned and not at_best_rates(shared.study, results)
     row = next(text for text in index.index_blocks(results, exact)["effects"].splitlines() if "(ladder.md)" in text)
-    assert row.split(" | ")[1].startswith("undecided; at one rate: ")
+    assert row.split(" | ")[1].startswith("undecided: not enough runs; at one rate: ")
     assert all(study.tuned.keys() <= study.parts.keys() for study in STUDIES)
     best = dict(results)
     choose_rates(shared.study, best)
@@ -349,7 +349,7 @@ def test_a_comparison_of_methods_at_one_rate_is_undecided_until_each_has_its_bes
     assert {run.seed for run in with_runs(shared.study, best, accuracy)} == set(FRESH[:5])
     assert with_runs(shared.study, best, accuracy) == []
     row = next(text for text in index.index_blocks(best, exact)["effects"].splitlines() if "(ladder.md)" in text)
-    assert row.split(" | ")[1] == "shown" and row.split(" | ")[3].startswith("5, ")
+    assert row.split(" | ")[1] == "shown" and row.split(" | ")[3] == "5"
 
 
 def ended(trial: StudyRun, accuracy: float) -> StudyRunResult:
@@ -399,6 +399,52 @@ def choose_rates(study: Study, results: dict) -> None:
         return 0.5 if min(abs(run.recipe().optimizer.lr / rate - 1) for rate in shared) < 0.01 else 0.4
 
     with_runs(study, results, accuracy)
+
+
+def test_an_arm_whose_best_rate_is_at_an_edge_of_the_largest_grid_decides_nothing() -> None:
+    """A verdict of other arms stays. No further seeds run: another rate may be better."""
+    results = at_shared_rates()
+
+    def accuracy(run: StudyRun) -> float:
+        is_whole = "method.filter = mixed_outcomes" in run.settings
+        rate = run.recipe().optimizer.lr
+        if run.seed not in FRESH:
+            return 0.5 - 10 * rate if is_whole else 0.5 - 0.01 * abs(math.log(rate / 3e-4))
+        return 0.7 + run.seed / 1e4 if is_whole else 0.5
+
+    while with_runs(ladder.STUDY, results, accuracy):
+        pass
+    (m,) = at_best_rates(ladder.STUDY, results).values()
+    naive, *_, whole = ladder.RUNGS
+    total = ladder.after(m, whole).minus(ladder.after(m, naive), LEAST_ACCURACY)
+    assert m.at_edge == {whole} and len(m.seeds) == 5 and m.estimate(total.values).at_edge
+    assert (total.word, total.obstacle) == ("undecided", "a best rate at an edge")
+    assert total.verdict == "*undecided*: a best rate at an edge"
+    assert not ladder.after(m, "token mean").minus(ladder.after(m, naive)).at_edge
+
+
+def test_absent_needs_room_on_the_side_of_the_claim() -> None:
+    """A share of 0.98 cannot rise by 0.05, and can fall."""
+    arms = {name: Arm(label=name, method=name, task="coin") for name in ("grpo", "dapo")}
+    values = {("grpo", seed): 0.98 for seed in (0, 1, 2)} | {("dapo", seed): 0.98 + 0.001 * seed for seed in (0, 1, 2)}
+    results = {
+        arms[name].trial(seed): replace(result(arms[name].trial(seed), 0.0), metrics={"eval/pass@64": {3: x}})
+        for (name, seed), x in values.items()
+    }
+    m = Measured(arms, results)
+    gain = m.mean("dapo", "eval/pass@64", 3, 3).minus(m.mean("grpo", "eval/pass@64", 3, 3), 0.05)
+    assert gain.room == pytest.approx(0.02) and gain.verdict == "*undecided*: little room"
+    falls = replace(gain, sign=-1)
+    assert falls.room == pytest.approx(0.98) and falls.verdict == "*absent*"
+    assert gain.claimed(-1).room == pytest.approx(0.98) and gain.claimed(-1).word == "absent"
+    assert gain.claimed(1).obstacle == "little room" and Estimate((0.01, -0.01, 0.0), 0.1).room == math.inf
+
+
+def test_the_seeds_to_decide_are_those_of_undecided_comparisons() -> None:
+    open_ = Estimate((0.0, 0.12, 0.03), 0.1)
+    assert index.needed(open_, is_open=False) == ["18"] and index.needed(replace(open_, at_edge=True), False) == []
+    shown = Estimate((0.3, 0.31, 0.29), 0.1)
+    assert index.needed(shown, is_open=False) == [] and index.needed(shown, is_open=True) == ["5"]
 
 
 def test_fresh_seeds_run_look_by_look_from_three_first_models_until_one_decides() -> None:

@@ -3,22 +3,41 @@
 import math
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import fmean, stdev
+from statistics import fmean
 from typing import Any
 
-from groupwise.certificates.effect_plans import FIRST_SEED, Results, pair_of, plan_of, sides_of, tuning_metric
+from groupwise.certificates.effect_plans import AT_EDGE, FIRST_SEED, Results, pair_of, plan_of, sides_of, tuning_metric
 from groupwise.certificates.studies import RESULTS, StudyRunResult, is_stale, read_results
 from groupwise.core import counted
 from groupwise.data import ACCURACY, EVAL_PAIR_ACCURACY, NO_SIGNAL
 from groupwise.evaluation.interval import mean_interval, mean_p
-from groupwise.evaluation.seed_verdicts import LOOK_LEVEL, Verdict, corrected_p, not_worse, seeds_for_power, verdict
+from groupwise.evaluation.seed_verdicts import (
+    LITTLE_ROOM,
+    LOOK_LEVEL,
+    LOOKS,
+    Verdict,
+    corrected_p,
+    has_little_room,
+    not_worse,
+    verdict,
+)
+from groupwise.evaluation.seeds_to_decide import seeds_to_decide, seeds_to_keep
 from groupwise.methods import ExpectedEffect, PaperReference
 
 SHARES = (
-    ACCURACY, EVAL_PAIR_ACCURACY, NO_SIGNAL, "eval/counts/", "eval/subscores", "subscores/", "outcome/", "groups/",
-    "clip_ratio/",
+    ACCURACY, EVAL_PAIR_ACCURACY, NO_SIGNAL, "eval/counts/", "eval/pass@", "eval/subscores", "subscores/", "outcome/",
+    "groups/", "clip_ratio/",
 )  # fmt: skip
 """Prefixes of metrics from 0 to 1."""
+
+
+def is_share(metric: str) -> bool:
+    """Whether a metric lies between 0 and 1.
+
+    >>> is_share("eval/accuracy"), is_share("entropy")
+    (True, False)
+    """
+    return metric.startswith(SHARES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,9 +45,9 @@ class EffectComparison:
     """A method's metric and its parent's for each fresh seed, at the settings that each side chose.
 
     `kept_differences` are those of the metric that the method must keep, `acted` the mean of the effect's metric of
-    its mechanism, `parent_gain` how much held-out accuracy the parent gains by training, and `bases` the first model of
-    each seed. `at_edge`: the best rate of a side lies at an edge of its grid. `stale`: code or model has changed since
-    one of the runs.
+    its mechanism, NaN if a run did not store it, `parent_gain` how much held-out accuracy the parent gains by training,
+    and `bases` the first model of each seed. `at_edge`: the best rate of a side lies at an edge of its grid. `stale`:
+    code or model has changed since one of the runs.
     """
 
     expected_effect: ExpectedEffect
@@ -64,23 +83,32 @@ class EffectComparison:
     @property
     def room(self) -> float | None:
         """How far the metric could move from the parent's mean; None for a metric without a bound."""
-        if not self.expected_effect.metric.startswith(SHARES):
+        if not is_share(self.expected_effect.metric):
             return None
         parent = fmean(self.parent_values)
         return 1 - parent if self.expected_effect.direction == "up" else parent
 
     @property
+    def _room(self) -> float:
+        return math.inf if self.room is None else self.room
+
+    @property
     def obstacle(self) -> str:
-        """Why the runs can decide nothing; empty where they can."""
-        if self.room is not None and self.room < self.expected_effect.min_difference:
+        """Why the runs decide nothing, and more of them would not; empty where they can."""
+        least = self.expected_effect.min_difference
+        if self._room < least:
             return "no room"
-        if self.acted == 0:
+        if self.acted is not None and math.isnan(self.acted):
+            return "acted: not stored"
+        if self.acted is not None and self.acted < self.expected_effect.acted_least:
             return "it did not act"
         if self.parent_gain is not None and self.parent_gain < 0:
             return "the parent unlearns"
         if self.at_edge:
-            return "a best rate at an edge"
-        return "" if any(self.differences) else "equal runs"
+            return AT_EDGE
+        if not any(self.differences):
+            return "equal runs"
+        return LITTLE_ROOM if has_little_room(self.differences, least, self._room, LOOK_LEVEL) else ""
 
     @property
     def verdict(self) -> Verdict:
@@ -100,9 +128,12 @@ class EffectComparison:
         return corrected_p(mean_p(self.differences))
 
     @property
-    def seeds_needed(self) -> int:
-        """The seeds that find the smallest difference that counts in 80 % of the cases, by the spread here."""
-        return seeds_for_power(stdev(self.differences), self.expected_effect.min_difference)
+    def seeds_needed(self) -> int | None:
+        """The seeds that decide in 80 % of the cases with the means and spreads here; None for too many."""
+        effect = self.expected_effect
+        claim = seeds_to_decide(self.differences, effect.min_difference)
+        kept = seeds_to_keep(self.kept_differences, effect.kept_margin) if self.kept_differences else LOOKS[0]
+        return None if claim is None or kept is None else max(claim, kept)
 
     def as_json(self) -> dict[str, Any]:
         """The comparison in a certificate."""
@@ -152,7 +183,7 @@ def comparison_of(
         own,
         parent,
         kept_differences=tuple(a - b for a, b in kept),
-        acted=fmean(acted_of(effect, run) for run, _ in runs) if effect.acted else None,
+        acted=fmean(acted_of(effect, pair[effect.acted_in == "parent"]) for pair in runs) if effect.acted else None,
         parent_gain=gain_of([run for _, run in runs], tuning_metric(effect)),
         bases=tuple(run.trial.base for run, _ in runs),
         at_edge=at_edge,
@@ -176,8 +207,8 @@ def values_of(effect: ExpectedEffect, metric: str, own: StudyRunResult, parent: 
 
 
 def acted_of(effect: ExpectedEffect, run: StudyRunResult) -> float:
-    """The mean of the mechanism's metric over all iterations; 0 without a value."""
-    return fmean(run.metrics.get(effect.acted, {}).values() or [0.0])
+    """The mean of the metric `acted` over all iterations: 0 without a value, NaN if the run did not store it."""
+    return fmean(run.metrics.get(effect.acted, {0: math.nan}).values() or [0.0])
 
 
 def gain_of(runs: list[StudyRunResult], metric: str) -> float | None:

@@ -29,6 +29,7 @@ EVERY = "evaluate.every = 2"
 SKILLS = (ACCURACY, ACCURACY_GREEDY, EVAL_PAIR_ACCURACY)
 FURTHER = 2
 """How many times a grid is extended at an edge."""
+AT_EDGE = "a best rate at an edge"
 Results = Mapping[StudyRun, StudyRunResult]
 
 
@@ -94,7 +95,7 @@ class Side:
     def is_at_edge(self, results: Results) -> bool:
         """Whether the best rate lies at an edge of the grid, although it was extended there as far as it may be."""
         factors = extended(self.factors, lambda factors: self._best_factor(factors, results))
-        return self._best_factor(factors, results) in (factors[0], factors[-1])
+        return is_at_edge(factors, self._best_factor(factors, results))
 
     def _at(self, factors: Iterable[float]) -> tuple[tuple[str, ...], ...]:
         rates = [f"optimizer.lr = {self.rate * factor:.3g}" for factor in factors]
@@ -131,6 +132,17 @@ def extended(factors: tuple[float, ...], best_of: Callable[[tuple[float, ...]], 
         else:
             break
     return factors
+
+
+def is_at_edge(grid: Sequence[T], taken: T | None) -> bool:
+    """Whether the best of a grid that was extended lies at its edge: a better one may lie beyond it.
+
+    One choice is no grid. `AT_EDGE` is the reason of the verdict *undecided*.
+
+    >>> is_at_edge((1, 3, 9), 9), is_at_edge((1, 3, 9), 3), is_at_edge((1,), 1), is_at_edge((1, 3), None)
+    (True, False, False, False)
+    """
+    return len(grid) > 1 and taken in (grid[0], grid[-1])
 
 
 def best(choices: Sequence[T], scores: Sequence[float]) -> T | None:

@@ -1,4 +1,4 @@
-"""Verdicts on a difference over seeds: four words, a plan of looks, corrections for many verdicts, and power.
+"""Verdicts on a difference over seeds: four words, a plan of looks, and corrections for many verdicts.
 
 A difference is one number per seed, such as a method's accuracy minus its parent's. `min_difference` is the smallest
 difference that counts. It is stated before the runs, as is the plan of looks.
@@ -6,7 +6,6 @@ difference that counts. It is stated before the runs, as is the plan of looks.
 
 import math
 from collections.abc import Sequence
-from statistics import NormalDist
 from typing import Literal
 
 from groupwise.evaluation.interval import LEVEL, mean_interval
@@ -25,15 +24,25 @@ double, they err in 5.6 % by simulation, and in 11 % without the bound.
 """
 LOOK_LEVEL = 1 - LOOK_P
 """The level of every interval of a comparison that may end at each of three looks."""
-POWER = 0.8
+NOT_ENOUGH_RUNS, LITTLE_ROOM = "not enough runs", "little room"
+ROOM = 2
+"""How many times the smallest difference that counts a metric must be able to move for *absent*.
+
+Near the end of its scale a ceiling makes any difference small, also that of a method that works.
+"""
 
 
 def verdict(
-    differences: Sequence[float], min_difference: float, level: float = LEVEL, bases: Sequence[int] = ()
+    differences: Sequence[float],
+    min_difference: float,
+    level: float = LEVEL,
+    bases: Sequence[int] = (),
+    room: float = math.inf,
 ) -> Verdict:
     """The verdict on a claim that the mean difference is above 0, by Student's interval at `level`.
 
-    - *absent*: the interval lies between -min_difference and min_difference: no difference that counts.
+    - *absent*: the interval lies between -min_difference and min_difference: no difference that counts. It needs a
+      `room` of `ROOM` times min_difference: how far the metric can move to the claim's side.
     - *shown*, *opposite*: it lies above 0, or below, and the mean is at least the smallest difference that counts. If
       `bases` are the first models of the seeds, the mean with each of them lies on that side, too.
     - *undecided*: anything else. More seeds may decide.
@@ -43,13 +52,28 @@ def verdict(
     >>> verdict([0.9, 0.8, 0.9, 0.8, -0.1], 0.1), verdict([0.9, 0.8, 0.9, 0.8, -0.1], 0.1, bases=[0, 0, 1, 1, 2])
     ('shown', 'undecided')
     """
+    if _is_small(differences, min_difference, level):
+        return "absent" if room >= ROOM * min_difference else "undecided"
     low, high = mean_interval(differences, level)
-    if -min_difference < low and high < min_difference:
-        return "absent"
     counts = abs(math.fsum(differences)) >= min_difference * len(differences) and _one_side(differences, bases)
     if counts and low > 0:
         return "shown"
     return "opposite" if counts and high < 0 else "undecided"
+
+
+def has_little_room(differences: Sequence[float], min_difference: float, room: float, level: float = LEVEL) -> bool:
+    """Whether the interval is that of *absent*, and the metric has too little room for this word.
+
+    >>> [has_little_room([0.0, 0.01, -0.01], 0.1, room) for room in (0.15, 0.2)]
+    [True, False]
+    """
+    return room < ROOM * min_difference and _is_small(differences, min_difference, level)
+
+
+def _is_small(differences: Sequence[float], min_difference: float, level: float) -> bool:
+    """Whether the interval holds no difference that counts."""
+    low, high = mean_interval(differences, level)
+    return -min_difference < low and high < min_difference
 
 
 def _one_side(differences: Sequence[float], bases: Sequence[int]) -> bool:
@@ -102,17 +126,3 @@ def benjamini_hochberg(ps: Sequence[float]) -> list[bool]:
     bounds = (p for rank, p in enumerate(sorted(ps), 1) if p <= ALPHA * rank / len(ps))
     largest = max(bounds, default=-1.0)
     return [p <= largest for p in ps]
-
-
-def seeds_for_power(deviation: float, difference: float, p: float = LOOK_P) -> int:
-    """The number of seeds with which a true `difference` has p below the bound in 80 % of the cases.
-
-    `deviation` is the standard deviation of the differences between seeds, from earlier runs. The formula of the normal
-    distribution with Guenther's term for Student's (1981, Am. Stat. 35:243).
-
-    >>> seeds_for_power(0.05, 0.05), seeds_for_power(0.02, 0.05), seeds_for_power(0.0, 0.05)
-    (13, 5, 3)
-    """
-    quantile = NormalDist().inv_cdf
-    upper = quantile(1 - p / 2)
-    return max(3, math.ceil(((upper + quantile(POWER)) * deviation / difference) ** 2 + upper**2 / 2))

@@ -39,7 +39,9 @@ class ExpectedEffect:
     `own_settings` is the model that the method NAME trained on the task from the same seed.
 
     A method that shortens or saves states what it keeps: a held-out metric `kept`, larger is better, that may fall by
-    less than `kept_margin`. `acted` is a metric of the method's run that is 0 where its mechanism did nothing.
+    less than `kept_margin`. `acted` is a metric without which a comparison says nothing: its mean has to be at least
+    `acted_least`. A method that repairs a harm states a metric of its parent's run that shows the harm, another one a
+    metric of the method's run that shows what its mechanism did (`acted_in`).
     The `plan` of its runs has two learning rates and five seeds, or four rates, up to 20 seeds and three first models.
     """
 
@@ -54,6 +56,8 @@ class ExpectedEffect:
     kept: str = ""
     kept_margin: float = 0.02
     acted: str = ""
+    acted_least: float = 0.0
+    acted_in: Literal["method", "parent"] = "method"
     plan: Literal["short", "whole"] = "short"
 
     @property
@@ -68,6 +72,9 @@ class ExpectedEffect:
         for line in (*self.settings, *self.own_settings):
             if " = " not in line:
                 raise ValueError(f"{line!r} is not a setting FIELD = VALUE\nwrite it like method.minibatches = 8")
+        if bool(self.acted) != (self.acted_least > 0):
+            what = f"acted is {self.acted!r} and acted_least is {self.acted_least:g}"
+            raise ValueError(f"{what}\nstate both, with a least value above 0, or neither")
 
     def claim(self, method: str) -> str:
         """The stated effect of this method as one line. Against the method itself, it names the settings that differ.

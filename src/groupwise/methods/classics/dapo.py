@@ -142,6 +142,8 @@ R_length = 0                                 if |o| <= L_max - L_cache
         runs_matched_by="tokens",
         settings=("method.minibatches = 8", "method.epochs = 2", "method.objective.penalties = []"),
         acted="clip_ratio/region_mean",
+        acted_least=0.01,
+        acted_in="parent",
         plan="whole",
     ),
     our_finding=(

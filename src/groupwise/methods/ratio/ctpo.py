@@ -140,6 +140,7 @@ A_i = (R_i - mean(R)) / std(R)""",
         runs_matched_by="steps",
         settings=("method.minibatches = 8", "method.objective.penalties = []"),
         acted="clip_ratio/region_mean",
+        acted_least=0.01,
     ),
     toy_test="tests/golden/test_ratio.py::test_prefix_ratio_corrects_the_prefix",
 )

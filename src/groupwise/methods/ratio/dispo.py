@@ -79,5 +79,6 @@ A_i = (R_i - mean(R)) / std(R)""",
         runs_matched_by="tokens",
         settings=("iterations = 10", "method.minibatches = 8", "method.objective.penalties = []"),
         acted="clip_ratio/region_mean",
+        acted_least=0.01,
     ),
 )

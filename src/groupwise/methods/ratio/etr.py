@@ -96,6 +96,8 @@ A_i = (R_i - mean(R)) / std(R)""",
         runs_matched_by="steps",
         settings=("method.minibatches = 8", "method.objective.penalties = []"),
         acted="clip_ratio/region_mean",
+        acted_least=0.01,
+        acted_in="parent",
     ),
     our_finding="Entropy does not change in 20 iterations: GRPO clips 0.4 % of the tokens there, so the range hardly "
     "acts.",

@@ -95,6 +95,8 @@ A_i = (R_i - mean(R)) / std(R)""",
         runs_matched_by="steps",
         settings=("method.minibatches = 8", "method.epochs = 4", "method.objective.penalties = []"),
         acted="clip_ratio/region_mean",
+        acted_least=0.01,
+        acted_in="parent",
         plan="whole",
     ),
 )

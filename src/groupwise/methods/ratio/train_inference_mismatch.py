@@ -200,6 +200,8 @@ v3.2: answers with A_i < 0 and mean_t(log pi_engine - log pi) > 0.1 have no grad
             'engine = {kind = "rounded_engine:Rounded", max_logprob_diff = 20.0}',
         ),
         acted="sampling/sampling_logp_difference/mean",
+        acted_least=0.05,
+        acted_in="parent",
         plan="whole",
     ),
     toy_test="tests/objective/test_weights.py::test_the_product_of_rhos_is_unbiased_for_sequences",

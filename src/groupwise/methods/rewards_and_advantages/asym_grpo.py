@@ -107,5 +107,6 @@ J = 1/(sum_i |o_i|) sum_i sum_t min[ r_it A_i, clip(r_it, 0.8, 1.28) A_i ]""",
         runs_matched_by="tokens",
         settings=("iterations = 10", "method.minibatches = 8", "method.objective.penalties = []"),
         acted="clip_ratio/region_mean",
+        acted_least=0.01,
     ),
 )

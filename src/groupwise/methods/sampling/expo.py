@@ -143,5 +143,8 @@ e from pi_old(. | q, answer), where no answer of the group is correct""",
         parent="grpo",
         min_difference=0.05,
         runs_matched_by="steps",
+        acted="frac_reward_zero_std",
+        acted_least=0.1,
+        acted_in="parent",
     ),
 )

@@ -246,6 +246,7 @@ a failed attempt o with feedback f becomes the prompt q' = q, o, f; G recoveries
         runs_matched_by="tokens",
         settings=("method.objective.penalties = []",),
         acted="curriculum/recoveries",
+        acted_least=1.0,
     ),
     our_finding="Most of the difference is the matching: within GRPO's tokens it has 17 to 19 of the 20 iterations, "
     "and an evaluation comes every five, so it is read after 15. After 20, with up to 13 % more tokens, "

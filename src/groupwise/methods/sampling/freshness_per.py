@@ -320,6 +320,7 @@ J = mean over tokens of v_i min[ r_t A_t, clip(r_t, 1 - eps, 1 + eps) A_t ],  r_
         settings=("prompts = 64", "method.minibatches = 1"),
         own_settings=("method.curriculum.baseline_score = 0.5",),
         acted="curriculum/replayed",
+        acted_least=1.0,
     ),
     our_finding="With scores of 0 and 1 and the paper's priority, all replayed answers were correct on hinted_sums "
     "(one seed), so their whitened advantages are 0. With curriculum.baseline_score = 0.5, both are drawn "

@@ -62,5 +62,6 @@ J = GRPO's objective with rho""",
         runs_matched_by="steps",
         settings=("method.objective.penalties = []",),
         acted="rollout/other_prompt",
+        acted_least=1.0,
     ),
 )

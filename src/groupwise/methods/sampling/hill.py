@@ -275,5 +275,6 @@ the group of the best hint replaces that of q if R_j > 0; GRPO's objective for a
         runs_matched_by="steps",
         settings=("method.minibatches = 2", "method.objective.penalties = []"),
         acted="rollout/other_prompt",
+        acted_least=1.0,
     ),
 )

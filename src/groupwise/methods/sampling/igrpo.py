@@ -101,5 +101,6 @@ o_1, ..., o_G from pi_old(. | q, d*); GRPO's objective under the prompt with d*"
         runs_matched_by="tokens",
         settings=("method.objective.penalties = []",),
         acted="rollout/other_prompt",
+        acted_least=1.0,
     ),
 )

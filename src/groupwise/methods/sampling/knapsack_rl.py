@@ -215,7 +215,9 @@ a surplus beyond sum_i log(1 - c) / log max(p_i, 1 - p_i) goes to prompts with p
         min_difference=0.03,
         runs_matched_by="tokens",
         settings=REPEATED_SUMS,
-        acted="curriculum/known",
+        acted="frac_reward_zero_std",
+        acted_least=0.1,
+        acted_in="parent",
         plan="whole",
     ),
 )

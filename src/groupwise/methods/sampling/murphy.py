@@ -205,6 +205,7 @@ A(n) = (R(n) - mean over siblings R) / std over siblings R; GRPO's objective ove
         settings=("prompts = 32", "method.objective.penalties = []"),
         own_settings=("prompts = 4",),
         acted="rollout/other_prompt",
+        acted_least=1.0,
     ),
     our_finding="Where refinements mostly succeed, MaRS gives all first attempts the same score. On hinted_sums, where "
     "the feedback is the next step, 14 to 19 of 80 groups of first attempts had a signal, and 454 to 481 of "

@@ -246,6 +246,7 @@ GRPO's objective from q and from q with such a beginning; R = r + 0.001 [finishe
         settings=("method.objective.penalties = []",),
         own_settings=("method.curriculum.line_separator = ;",),
         acted="curriculum/surveyed",
+        acted_least=1.0,
     ),
     our_finding="On hinted_sums the beginning of a correct chain nearly decides its end: 36 of 74 groups that "
     "continued one were all right, and so without signal (one seed). Of 47 groups of whole prompts, which "

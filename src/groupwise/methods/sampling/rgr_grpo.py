@@ -109,5 +109,6 @@ J = PPO's clip for sampled tokens, p / (p + gamma) A for those of y'; A over the
         runs_matched_by="steps",
         settings=("iterations = 10", "method.objective.penalties = []"),
         acted="rollout/other_prompt",
+        acted_least=1.0,
     ),
 )

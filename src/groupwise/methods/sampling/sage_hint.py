@@ -236,5 +236,6 @@ light: one group at the level of the prompt, which rises at a pass rate of 0.1 a
         runs_matched_by="steps",
         settings=("iterations = 10", "method.objective.penalties = []"),
         acted="rollout/other_prompt",
+        acted_least=1.0,
     ),
 )

@@ -71,7 +71,9 @@ the first correct one replaces the first member, with its own prompt; A over the
         runs_matched_by="tokens",
         settings=("method.objective.penalties = []",),
         own_settings=("method.schedules = {}",),
-        acted="rollout/roles/tried",
+        acted="frac_reward_zero_std",
+        acted_least=0.1,
+        acted_in="parent",
         plan="whole",
     ),
     our_finding="One hinted answer per failed group leaves 4 % of the groups of hinted_sums without signal; GRPO has "

@@ -277,5 +277,6 @@ R_i = accuracy + format + 0.5 r_div; GRPO's objective""",
         runs_matched_by="steps",
         settings=("method.objective.penalties = []",),
         acted="curriculum/proposed",
+        acted_least=1.0,
     ),
 )

@@ -174,5 +174,6 @@ drawn: a <- l1 a + c, b <- l1 b + G - c;  not drawn: a <- l2 a, b <- l2 b""",
         runs_matched_by="steps",
         settings=REPEATED_SUMS,
         acted="curriculum/known",
+        acted_least=1.0,
     ),
 )

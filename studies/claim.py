@@ -6,7 +6,7 @@ mean is its rate, in a tie the smaller one; a collapsed run counts as it is, and
 each number of seeds in `LOOKS`, each at Pocock's bound. The first look that decides ends the runs. These seeds start
 from three first models in turn; a claim that makes its models makes one for each seed.
 *Undecided* without regard to the differences: the mechanism had nothing to do, a best rate lies at an edge of the
-largest grid, or the second side leaves too little room for *absent*. More seeds would not decide these.
+largest grid, the second side unlearns, or it leaves too little room for *absent*. More seeds would not decide these.
 *Admitted.* A claim about a model that another claim admits has no run before that one is shown.
 """
 
@@ -22,7 +22,14 @@ from groupwise.certificates.studies import StudyRun, StudyRunResult
 from groupwise.config.recipe import Recipe
 from groupwise.core import counted
 from groupwise.evaluation.interval import mean_interval
-from groupwise.evaluation.seed_verdicts import LITTLE_ROOM, LOOK_LEVEL, LOOKS, NOT_ENOUGH_RUNS, has_little_room
+from groupwise.evaluation.seed_verdicts import (
+    FIRST_MODELS_DIFFER,
+    LITTLE_ROOM,
+    LOOK_LEVEL,
+    LOOKS,
+    NOT_ENOUGH_RUNS,
+    has_little_room,
+)
 from groupwise.evaluation.seeds_to_decide import seeds_in_words, seeds_to_decide
 from studies.judgement import Judgement, judged
 from studies.study import Arm, Estimate, Results, average, points
@@ -147,10 +154,18 @@ class Claim:
         others = (results[other] for _, other in islice(self.pairs(results), look))
         return 1 - average(self.mean(run, self.metric) for run in others) if is_share(self.metric) else math.inf
 
+    def gain(self, results: Results, look: int) -> float:
+        """How far the second side's metric rises from its first value, over the seeds of a look."""
+        others = [results[other] for _, other in islice(self.pairs(results), look)]
+        firsts = (values[min(values)] for run in others if (values := run.metrics.get(self.metric)))
+        return average(self.mean(run, self.metric) for run in others) - average(firsts)
+
     def obstacle(self, results: Results, look: int) -> str:
         """Why the seeds of a look decide nothing, and further ones would not; empty where they can."""
         if self.acted and not self.had_to_act(results) >= self.acted[1]:
             return "it did not act"
+        if is_share(self.metric) and self.gain(results, look) < 0:
+            return f"{self.sides[1].label} unlearns"
         if self.is_at_edge(results):
             return AT_EDGE
         seen, room = self.differences(results)[:look], self.room(results, look)
@@ -175,7 +190,7 @@ def state(claim: Claim, results: Results) -> str:
     seeds = [counted(found.seeds, "seed")] * bool(found.seeds)
     if found.word == "undecided" and (not found.is_final or not found.because) and len(differences) > 1:
         seeds.append(f"{seeds_in_words(seeds_to_decide(differences, claim.least), found.seeds)} to decide")
-    if found.because:
+    if found.because and found.because != FIRST_MODELS_DIFFER:
         return ", ".join([str(found), *seeds])
     low, high = mean_interval(differences, LOOK_LEVEL)
     at = " at this rate" if len(claim.rates) == 1 and claim.sides[0].method != claim.sides[1].method else ""

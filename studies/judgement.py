@@ -4,7 +4,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from groupwise.certificates.effect_plans import FIRST_SEED
-from groupwise.evaluation.seed_verdicts import LOOK_LEVEL, LOOKS, NOT_ENOUGH_RUNS, Verdict, verdict
+from groupwise.evaluation.seed_verdicts import (
+    FIRST_MODELS_DIFFER,
+    LOOK_LEVEL,
+    LOOKS,
+    NOT_ENOUGH_RUNS,
+    Verdict,
+    first_models_differ,
+    verdict,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,8 +47,13 @@ def judged(
             return Judgement("undecided", NOT_ENOUGH_RUNS, len(differences))
         if because := obstacle(look):
             return Judgement("undecided", because, look)
-        bases = [seed % first_models for seed in range(FIRST_SEED, FIRST_SEED + look)]
-        word = verdict(differences[:look], least, LOOK_LEVEL, bases)
+        word = verdict(differences[:look], least, LOOK_LEVEL, _bases(look, first_models))
         if word != "undecided":
             return Judgement(word, "", look)
-    return Judgement("undecided", "", LOOKS[-1])
+    seen, bases = differences[: LOOKS[-1]], _bases(LOOKS[-1], first_models)
+    return Judgement("undecided", FIRST_MODELS_DIFFER * first_models_differ(seen, least, LOOK_LEVEL, bases), len(seen))
+
+
+def _bases(look: int, first_models: int) -> list[int]:
+    """The first model of each seed of a look."""
+    return [seed % first_models for seed in range(FIRST_SEED, FIRST_SEED + look)]

@@ -8,7 +8,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from groupwise.core import counted
-from groupwise.evaluation.seed_verdicts import NOT_ENOUGH_RUNS
 from studies.effects import EFFECTS, Effect
 from studies.forest import VERDICTS, Row, forest
 from studies.index import corrected, effect_result, judged_by_study
@@ -136,7 +135,8 @@ def heading(every: Sequence[Claim]) -> str:
             besides.append(f"{counted(len(own), f'{kind} claim')}: {_counts(own)}")
     text = f"## {counted(len(learning), 'claim')} about learning: {_counts(learning)}"
     unmade = sum(claim.is_open for claim in learning)
-    why = f"{unmade} of the undecided have {NOT_ENOUGH_RUNS}: their methods have run at one learning rate."
+    what = "has not enough runs: its" if unmade == 1 else "have not enough runs: their"
+    why = f"{unmade} of the undecided {what} methods have run at one learning rate."
     return "\n\n".join([text, *[why] * bool(unmade), *[f"Besides: {'; '.join(besides)}."] * bool(besides)])
 
 

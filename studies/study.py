@@ -17,7 +17,15 @@ from groupwise.certificates.effect_plans import AT_EDGE
 from groupwise.certificates.studies import StudyRun, StudyRunResult, is_stale
 from groupwise.config.recipe import Recipe
 from groupwise.evaluation.interval import LEVEL, mean_interval, mean_p
-from groupwise.evaluation.seed_verdicts import LITTLE_ROOM, Verdict, corrected_p, has_little_room, verdict
+from groupwise.evaluation.seed_verdicts import (
+    FIRST_MODELS_DIFFER,
+    LITTLE_ROOM,
+    Verdict,
+    corrected_p,
+    first_models_differ,
+    has_little_room,
+    verdict,
+)
 
 SEEDS = range(5)
 """The seeds of each study, fixed before any run."""
@@ -103,6 +111,8 @@ class Estimate:
         """Why these seeds decide nothing, and further ones would not; empty where they can."""
         if self.at_edge:
             return AT_EDGE
+        if first_models_differ(self.values, self.least, self.level, self.bases):
+            return FIRST_MODELS_DIFFER
         return LITTLE_ROOM if has_little_room(self.values, self.least, self.room, self.level) else ""
 
     def result(self, above: str, below: str) -> str:

@@ -48,7 +48,7 @@ These are small models and short runs. *Absent* means absent at this scale; it d
   decide: the parent leaves *no room* for the smallest difference that counts, or *little room*, less than twice that
   difference where the interval would say *absent*, since a ceiling makes any difference small; the mechanism *did not
   act*, or its figure is *not stored*; the parent *unlearns*; *a best rate* lies *at an edge* of the largest grid; runs
-  are *equal*.
+  are *equal*; or, after 20 seeds, only the sign with one of the *first models differs*.
 - **Learning** is about the trained policy, **mechanism** about the data of its training, such as a share of clipped
   tokens. A mechanism that acts is no evidence of learning, so only *learning* counts above. **Exact**: a test computes
   the claim on a small example, without sampling.

@@ -113,7 +113,8 @@ def test_fresh_seeds_start_from_three_first_models_in_turn() -> None:
     assert own.bases and {own.trial(0, 1e-4, seed).base for seed in seeds} == {0}
     bases = [seed % 3 for seed in range(FIRST_SEED, FIRST_SEED + 20)]
     by_base = [-0.1 if base == 2 else 0.9 for base in bases]
-    assert [judged(by_base, 0.03, first_models=n).word for n in (1, 3)] == ["shown", "undecided"]
+    assert [str(judged(by_base, 0.03, first_models=n)) for n in (1, 3)] == [
+        "*shown*", "*undecided*: first models differ"]  # fmt: skip
 
 
 def clear_results(
@@ -158,6 +159,19 @@ def test_a_best_rate_at_an_edge_of_the_largest_grid_decides_no_claim() -> None:
     assert claim.is_at_edge(edge) and not claim.is_at_edge(inside) and claim.judgement(inside).word == "shown"
     assert claim.best_rate(0, edge) == pytest.approx(claim.rates[0] / 9), "the grid has grown twice"
     assert state(claim, edge) == "*undecided*: a best rate at an edge, 5 seeds" and claim.next_runs(edge) == []
+
+
+@pytest.mark.parametrize(("first", "word"), [(0.41, "undecided"), (0.39, "shown")])
+def test_a_claim_beside_a_side_that_unlearns_is_undecided(first: float, word: str) -> None:
+    """Of two sides that both get worse, the one that moves less looks better."""
+    claim = claims.CLAIMS["dapo-clip-higher"]
+    found = clear_results(claim, 1.0)
+    for trial, one in found.items():
+        found[trial] = replace(one, metrics={**one.metrics, claim.metric: {0: first, **one.metrics[claim.metric]}})
+    assert claim.judgement(found).word == word and claim.next_runs(found) == []
+    assert state(claim, found).startswith(
+        "*undecided*: without unlearns, 5 seeds" if word == "undecided" else "*shown*"
+    )
 
 
 def test_a_claim_without_room_is_not_absent() -> None:

@@ -12,11 +12,13 @@ from groupwise.core import counted
 from groupwise.data import ACCURACY, EVAL_PAIR_ACCURACY, NO_SIGNAL
 from groupwise.evaluation.interval import mean_interval, mean_p
 from groupwise.evaluation.seed_verdicts import (
+    FIRST_MODELS_DIFFER,
     LITTLE_ROOM,
     LOOK_LEVEL,
     LOOKS,
     Verdict,
     corrected_p,
+    first_models_differ,
     has_little_room,
     not_worse,
     verdict,
@@ -108,6 +110,8 @@ class EffectComparison:
             return AT_EDGE
         if not any(self.differences):
             return "equal runs"
+        if first_models_differ(self.differences, least, LOOK_LEVEL, self.bases):
+            return FIRST_MODELS_DIFFER
         return LITTLE_ROOM if has_little_room(self.differences, least, self._room, LOOK_LEVEL) else ""
 
     @property

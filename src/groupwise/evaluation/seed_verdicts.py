@@ -24,7 +24,7 @@ double, they err in 5.6 % by simulation, and in 11 % without the bound.
 """
 LOOK_LEVEL = 1 - LOOK_P
 """The level of every interval of a comparison that may end at each of three looks."""
-NOT_ENOUGH_RUNS, LITTLE_ROOM = "not enough runs", "little room"
+NOT_ENOUGH_RUNS, LITTLE_ROOM, FIRST_MODELS_DIFFER = "not enough runs", "little room", "first models differ"
 ROOM = 2
 """How many times the smallest difference that counts a metric must be able to move for *absent*.
 
@@ -68,6 +68,19 @@ def has_little_room(differences: Sequence[float], min_difference: float, room: f
     [True, False]
     """
     return room < ROOM * min_difference and _is_small(differences, min_difference, level)
+
+
+def first_models_differ(
+    differences: Sequence[float], min_difference: float, level: float, bases: Sequence[int]
+) -> bool:
+    """Whether all looks have run, and only the sign of the mean with one of the first models forbids a verdict.
+
+    >>> [first_models_differ([0.9, 0.9, last] * 7, 0.1, 0.95, [0, 1, 2] * 7) for last in (-0.1, 0.1)]
+    [True, False]
+    """
+    if len(differences) < LOOKS[-1] or _one_side(differences, bases):
+        return False
+    return verdict(differences, min_difference, level) in ("shown", "opposite")
 
 
 def _is_small(differences: Sequence[float], min_difference: float, level: float) -> bool:

@@ -30,15 +30,17 @@ SETTINGS: Mapping[str, Sequence[tuple[str, str]]] = {
     "ladder": (("DAPO's techniques: more in equal iterations", "right"),),
     "clip_fraction": (("GSPO clips far more tokens", "of tokens"),),
     "gspo_regimes": tuple(
-        (f"GSPO learns faster: {regime}", "right")
+        (f"GSPO ends higher: {regime}", "right")
         for regime in (
             "base",
             "16 minibatches",
             "4 epochs",
             "longer answers",
-            "wider bounds",
-            "16 minibatches, wider bounds",
-            "longer answers, wider bounds",
+            "bounds x 10",
+            "16 minibatches, bounds x 10",
+            "longer answers, bounds x 10",
+            "16 minibatches, bounds x 100",
+            "longer answers, bounds x 100",
         )
     ),
     "ratio_drift": (

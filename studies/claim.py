@@ -69,6 +69,11 @@ class Claim:
         """What its runs store."""
         return (self.metric, *self.beside, *(self.acted or ())[:1])
 
+    @property
+    def has_one_rate(self) -> bool:
+        """Whether it compares methods at a rate that neither has chosen: it says whom that rate suits."""
+        return len(self.rates) == 1 and self.sides[0].method != self.sides[1].method
+
     def trial(self, side: int, rate: float, seed: int) -> StudyRun:
         """A side's run at a rate, a fresh seed's from its first model."""
         arm = self.sides[side]
@@ -193,5 +198,5 @@ def state(claim: Claim, results: Results) -> str:
     if found.because and found.because != FIRST_MODELS_DIFFER:
         return ", ".join([str(found), *seeds])
     low, high = mean_interval(differences, LOOK_LEVEL)
-    at = " at this rate" if len(claim.rates) == 1 and claim.sides[0].method != claim.sides[1].method else ""
+    at = " at one rate" * claim.has_one_rate
     return f"{found}{at}: {Estimate(tuple(differences)).mean:.3f} ({low:.3f} to {high:.3f}), {', '.join(seeds)}"

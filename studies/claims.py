@@ -77,12 +77,17 @@ def blocks(results: Results) -> dict[str, str]:
 
 
 def counts(results: Results) -> str:
-    """How many claims have each verdict. One that is not admitted, or has not enough runs, is undecided."""
-    found = [claim.judgement(results) for claim in CLAIMS.values()]
+    """How many claims have each verdict. One that is not admitted, or has not enough runs, is undecided.
+
+    One that compares methods at one rate is no verdict between them, as in the studies.
+    """
+    found = [claim.judgement(results) for claim in CLAIMS.values() if not claim.has_one_rate]
+    single = len(CLAIMS) - len(found)
     words = Counter(judgement.word for judgement in found)
     listed = ", ".join(f"{words[word]} {word}" for word in VERDICTS if words[word])
     open_, unmade = (sum(test(x) for x in found) for test in (lambda x: not x.is_final, lambda x: not x.seeds))
-    return f"{counted(len(found), 'claim')}: {listed}; {open_} have not enough runs, {unmade} of them none."
+    unfinished = f"{open_} have not enough runs, {unmade} of them none"
+    return f"{counted(len(found), 'claim')}: {listed}; {unfinished}. Beside them {single} at one rate."
 
 
 def beside(claim: Claim, results: Results) -> str:

@@ -16,14 +16,14 @@ Added later: two more regimes, since the paper's bounds were chosen for the pape
 the tokens in the two regimes in which GRPO came out ahead. Stated before their runs:
 
 - *wider minibatches* and *wider longer*: the bounds of *wider* in these regimes, beside the same GRPO.
-- *widest minibatches* and *widest longer*, stated after those: bounds a hundred times those of the paper. With bounds ten
-  times as wide GSPO still discarded 8 % and 16 % of the tokens, and each step wider had brought it closer to GRPO.
+- *widest minibatches* and *widest longer*, stated after those: bounds a hundred times those of the paper. With bounds
+  ten times as wide GSPO still discarded 8 % and 16 % of the tokens, and was closer to GRPO.
 
-Both pairs were chosen because GRPO had come out ahead on these seeds, with these runs of GRPO, so they are not fresh for
-them: what is left of a difference is rather too large than too small.
+Both pairs were chosen because GRPO had come out ahead on these seeds, with these runs of GRPO. So the seeds are not
+fresh for them: what is left of a difference is rather too large than too small.
 
-In all regimes the mean must reach 0.02 since the rules have a smallest difference that counts; before, an interval on one
-side of 0 was enough.
+In all regimes the mean must reach 0.02 since the rules have a smallest difference that counts; before, an interval on
+one side of 0 was enough.
 
 Both methods have the bounds of their papers otherwise, and no KL term. Compared, within a seed: the share of right
 answers over the last ten iterations. GSPO *wins* in a regime if the interval of GSPO minus GRPO lies above 0.

@@ -29,7 +29,8 @@ These are small models and short runs. *Absent* means absent at this scale; it d
 - **Tuned on both sides.** Method and parent each choose a learning rate from the parent's times 1/3, 1, 3 and 10, and,
   for GSPO, Flow-GRPO, DPO, IPO and SimPO, among constants that their papers tune, by held-out accuracy on the seeds 90
   and 91. Ties go to the smaller rate, and a collapse counts ([the grids](#grids)). Methods beyond the first fifteen
-  have two rates, 1 and 3. A grid whose best rate is at an edge grows by a rate a factor of 3 beyond it, up to twice.
+  have two rates, 1 and 3. A grid whose best rate is at an edge grows by a rate a factor of 3 beyond it, up to twice. Of
+  constants only the values of papers are tried, and GSPO's bounds times 10 and 100: the best may be the largest.
 - **Fresh seeds.** Both are compared with the same seeds from 100 on, which no choice has seen. The *difference* is the
   method minus its parent, within a seed. Tuning seeds start from one first model, the packaged one; fresh seeds of the
   first fifteen methods start from three in turn, and a rate that suits the packaged one need not suit the others.
@@ -62,8 +63,8 @@ These are small models and short runs. *Absent* means absent at this scale; it d
   seeds can decide.
 - *p* is of no difference, corrected for the looks. *Holm*, *BH*: what a correction for all verdicts of this page
   keeps, of the family-wise error and of the false discovery rate. A *shown* effect ended at the first look that
-  decided, and the mean of such a comparison is too large on average. *Stale*: the code of a component has changed
-  since the runs.
+  decided, and the mean of such a comparison is too large on average. *5 of 1*: five seeds of one first model; such a
+  verdict is about that model. *Stale*: the code of a component has changed since the runs.
 """
 ONE_STEP = """\
 With one minibatch and one epoch every ratio is 1, so that a method of the family ratio is GRPO with its aggregate. The
@@ -78,8 +79,8 @@ intervals. The raw results are [earlier_results.jsonl](../benchmarks/atlas/earli
 FINDINGS = (
     "They describe runs by [earlier rules](#by-earlier-rules), at one learning rate, unless they say otherwise.\n"
 )
-HEAD = ("method", "result", "effect, stated before the runs", "against", "parent, method", "difference",
-        "seeds, to decide", "room", "acted", "p, kept by")  # fmt: skip
+HEAD = ("method", "result", "effect, stated before these runs", "against", "parent, method", "difference",
+        "seeds of models, to decide", "room", "acted", "p, kept by")  # fmt: skip
 Compared = Mapping[Study, EffectComparison | None]
 Corrections = Mapping[Study, str]
 
@@ -159,7 +160,7 @@ def row(
     means = f"{fmean(found.parent_values):.3g}, {fmean(found.method_values):.3g}"
     is_open = found.verdict == "undecided"
     made, p, room = len(found.differences), f"{found.p:.2g}", share(found.room)
-    seeds = ", ".join((str(made), *(to_decide(found, made) if is_open else ())))
+    seeds = ", ".join((f"{made} of {len(set(found.bases))}", *(to_decide(found, made) if is_open else ())))
     kept = corrections.get(study, "")
     return *head, means, figures(found), seeds, room, share(found.acted), f"{p}, {kept}" if kept else p
 

@@ -189,12 +189,13 @@ def test_a_claim_before_its_first_look_is_undecided_with_the_seeds_that_it_needs
         found |= {claim.trial(1, 3e-4, seed): result_of(claim.trial(1, 3e-4, seed), 0.5)}
     assert state(claim, {}) == "*undecided*: not enough runs"
     assert state(claim, found) == "*undecided*: not enough runs, 4 seeds, 9 to decide"
-    of = f"{len(claims.CLAIMS)} claims"
-    assert (
-        claims.counts({})
-        == f"{of}: {len(NAMES)} undecided; {len(NAMES)} have not enough runs, {len(NAMES)} of them none."
-    )
-    assert f"{len(NAMES) - 1} of them none" in claims.counts(found)
+    tuned = len(NAMES) - 1
+    words = f"{tuned} claims: {tuned} undecided; {tuned} have not enough runs, {tuned} of them none."
+    assert claim.has_one_rate and claims.counts({}) == claims.counts(found) == f"{words} Beside them 1 at one rate."
+    admission = claims.CLAIMS["admission"]
+    found = {admission.trial(side, 1e-4, 100): result_of(admission.trial(side, 1e-4, 100), 0.5) for side in (0, 1)}
+    found = {trial: replace(x, metrics={admission.metric: {1: 0.5}}) for trial, x in found.items()}
+    assert not admission.has_one_rate and f"{tuned - 1} of them none" in claims.counts(found)
 
 
 def test_a_mixture_is_trained_only_if_its_admission_is_shown() -> None:

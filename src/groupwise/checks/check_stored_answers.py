@@ -58,13 +58,14 @@ def label_notes(recipe: Recipe, task: Task) -> list[str]:
         return []
     problems, labels = all_problems(task), defaultdict[Any, set[bool]](set)
     for prompt in problems:
-        labels[prompt.token_ids, repr(prompt.row.get(COMPLETION))].add(bool(prompt.row.get(LABEL, True)))
+        answer = prompt.content_hash, prompt.token_ids, repr(prompt.row.get(COMPLETION))
+        labels[answer].add(bool(prompt.row.get(LABEL, True)))
     if len(found := set[bool]().union(*labels.values())) == 1:
         kind = "wanted, and none is unwanted" if found.pop() else "unwanted, and none is wanted"
         return [f"  note: all {len(problems):,} answers are {kind}: check the column {LABEL!r}"]
     if not (count := sum(len(kinds) == 2 for kinds in labels.values())):
         return []
-    both = "1 answer is" if count == 1 else f"{count} answers are"
+    both = "1 answer is" if count == 1 else f"{count:,} answers are"
     return [f"  note: {both} both wanted and unwanted for the same prompt, which teaches no preference"]
 
 

@@ -100,4 +100,6 @@ A_i = (R_i - mean(R)) / std(R), GRPO's objective""",
         runs_matched_by="steps",
         settings=("iterations = 10", "method.objective.penalties = []"),
     ),
+    our_finding="Its metric is its own score: GRPO's reward is the outcome alone, so the effect says that what is "
+    "rewarded rises. gdpo is the comparison with a parent that is rewarded with the same scores.",
 )

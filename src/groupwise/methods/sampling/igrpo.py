@@ -103,4 +103,7 @@ o_1, ..., o_G from pi_old(. | q, d*); GRPO's objective under the prompt with d*"
         acted="rollout/other_prompt",
         acted_least=1.0,
     ),
+    our_finding="Plain prompts are evaluated, and only answers to prompts with a draft are trained: the form of the "
+    "evaluation is never trained. In a pilot that evaluated with drafts, greedy accuracy was 0.99 at the start, so "
+    "that there the method had no room either.",
 )

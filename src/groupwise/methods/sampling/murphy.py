@@ -204,7 +204,7 @@ A(n) = (R(n) - mean over siblings R) / std over siblings R; GRPO's objective ove
         runs_matched_by="tokens",
         settings=("prompts = 32", "method.objective.penalties = []"),
         own_settings=("prompts = 4",),
-        acted="rollout/other_prompt",
+        acted="rollout/roles/refinement",
         acted_least=1.0,
     ),
     our_finding="Where refinements mostly succeed, MaRS gives all first attempts the same score. On hinted_sums, where "

@@ -18,6 +18,7 @@ from groupwise.config.recipe import Recipe
 from groupwise.data import Batch, Draw, Finish, Outcome, Prompt, Rollout, Sample, Verdict, pack
 from groupwise.learner import Learner, Ranks, ReplicatedRanks, measure_plan
 from groupwise.learner.microbatch_sharing import MicrobatchSharing, RankShare
+from groupwise.learner.rank_pulse import RankPulse
 from groupwise.learner.update import OLD
 from groupwise.models import Decoder, DecoderShape, attach
 from groupwise.models.decoder.layer_weights import layer_of
@@ -145,7 +146,8 @@ def _rank_step(
     with fake_device(shapes) as device:
         phases = Phases(device)
         phases.begin(START)
-        ranks = kind_of_ranks(recipe.cluster.sharded)(store, rank, recipe.cluster.ranks, lanes, deadline=DEADLINE)
+        pulse = RankPulse(store, rank, recipe.cluster.ranks, DEADLINE)  # nobody waits: it needs no thread
+        ranks = kind_of_ranks(recipe.cluster.sharded)(store, pulse, lanes, deadline=DEADLINE)
         try:
             model.recompute = recipe.machine.gradient_checkpointing
             layers = ranks.shards and gathers_layers(recipe, ranks.size)

@@ -17,8 +17,8 @@ EARLIER = ROOT / "tools" / "compare_bits.py"
 """A tool with a table of the names of an earlier commit."""
 FAMILIES = {name.partition("/")[0] for name in METRICS if "/" in name}
 """The first words of metrics with a slash; a text with such a beginning has the form of a metric's name."""
-BEYOND = ("iteration", "step")
-"""Columns of a line that every file of metrics has."""
+BEYOND = ("iteration", "step", "eval/pass@")
+"""Columns of a line that every file of metrics has, and the begin of the names of pass@k."""
 CONSTANTS = {
     value: name for name, value in vars(metric_definitions).items()
     if name in metric_definitions.__all__ and isinstance(value, str) and value in METRICS

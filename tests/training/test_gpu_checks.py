@@ -18,6 +18,7 @@ from groupwise.core import Usage
 from groupwise.data import Sampling
 from groupwise.engines import Native, Served, Speculative
 from groupwise.engines.remote.served_settings import EngineRequirements
+from groupwise.learner.rank_pulse import RankPulse
 from groupwise.learner.rank_store import LOOPBACK, host_store
 from groupwise.methods import grpo
 from groupwise.models import find_model, read_shape
@@ -82,7 +83,8 @@ def test_each_rank_sees_its_gpu_alone_and_engines_get_the_others(monkeypatch: py
     objects = object.__new__(RunObjects)
     for name, value in (("recipe", recipe), ("user_code", UserCode())):
         object.__setattr__(objects, name, value)
-    meeting = RankRendezvous(host_store(2), LOOPBACK)
+    store = host_store(2)
+    meeting = RankRendezvous(store, LOOPBACK, RankPulse(store, 0, 2, 9.0))
     with pretended_gpu(count=4):
         processes = processes_of(RunLayout(Path("run")), objects, meeting)
         target = EngineRequirements(dtype="bfloat16", device="cuda:2", ranks=2)

@@ -57,7 +57,8 @@ def blocks(measured: Mapping[str, Measured], exact: Exact) -> dict[str, str]:
         result = clipped[1].minus(clipped[0], LEAST_CLIPPED).result("more clipped", "less clipped")
         rows.append((rate, *map(percent, clipped), *(f"{x.mean:.3f}" for x in right), right[1].minus(right[0]),
                      len(m.seeds), result))  # fmt: skip
-    head = ("learning rate", "GRPO clips", "GSPO clips", "GRPO right", "GSPO right", "difference", "seeds", "result")
+    head = ("learning rate", "GRPO clips", "GSPO clips", "GRPO right", "GSPO right", "right: difference", "seeds",
+            "clipping")  # fmt: skip
     clipped, right = shares(m, "1e-4")
     return {
         "rates": f"{table(head, rows)}\n\n{cost(m)}",

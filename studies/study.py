@@ -99,7 +99,7 @@ class Estimate:
     @property
     def word(self) -> Verdict:
         """The verdict on a mean above 0."""
-        return verdict(self.values, self.least, self.level, self.bases, self.room) if not self.at_edge else "undecided"
+        return "undecided" if self.obstacle else verdict(self.values, self.least, self.level, self.bases)
 
     @property
     def room(self) -> float:

@@ -4,6 +4,7 @@ import math
 
 import numpy as np
 import pytest
+from studies.study import Estimate
 
 from groupwise.evaluation.interval import mean_interval, mean_p, t_probability, t_quantile
 from groupwise.evaluation.seed_verdicts import (
@@ -132,6 +133,7 @@ def test_what_is_kept_needs_seeds_by_its_distance_from_the_margin() -> None:
 
 def test_absent_needs_room() -> None:
     small = [0.01, -0.01, 0.0]
-    assert [verdict(small, 0.1, room=room) for room in (0.19, 0.2, math.inf)] == ["undecided", "absent", "absent"]
-    assert [has_little_room(small, 0.1, room) for room in (0.19, 0.2)] == [True, False]
-    assert verdict([0.3, 0.31, 0.29], 0.1, room=0.1) == "shown" and not has_little_room([0.3, 0.31, 0.29], 0.1, 0.1)
+    assert [has_little_room(small, 0.1, room) for room in (0.19, 0.2, math.inf)] == [True, False, False]
+    assert not has_little_room([0.3, 0.31, 0.29], 0.1, 0.1)
+    assert Estimate((*small,), least=0.1, limits=(-1.0, 0.19)).word == "undecided"
+    assert Estimate((*small,), least=0.1, limits=(-1.0, 0.2)).word == "absent"

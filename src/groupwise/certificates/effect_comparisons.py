@@ -156,7 +156,7 @@ class EffectComparison:
 def compare(
     method: str, effect: ExpectedEffect, results: Results, first_seed: int = FIRST_SEED
 ) -> EffectComparison | None:
-    """Compare a method with its parent at the first look that decides, or at the last one whose runs are stored.
+    """Compare a method with its parent at the first look that decides or that none can, or at the last that has run.
 
     None before the first look. Runs between two looks do not count: a comparison that may end at any seed would err
     more often than stated.
@@ -168,7 +168,7 @@ def compare(
             return found
         runs = [(results[pair[0]], results[pair[1]]) for pair in pairs if pair is not None]
         found = comparison_of(effect, runs, at_edge)
-        if found is None or found.verdict != "undecided":
+        if found is None or found.verdict != "undecided" or found.obstacle:
             return found
     return found
 

@@ -33,16 +33,12 @@ Near the end of its scale a ceiling makes any difference small, also that of a m
 
 
 def verdict(
-    differences: Sequence[float],
-    min_difference: float,
-    level: float = LEVEL,
-    bases: Sequence[int] = (),
-    room: float = math.inf,
+    differences: Sequence[float], min_difference: float, level: float = LEVEL, bases: Sequence[int] = ()
 ) -> Verdict:
     """The verdict on a claim that the mean difference is above 0, by Student's interval at `level`.
 
-    - *absent*: the interval lies between -min_difference and min_difference: no difference that counts. It needs a
-      `room` of `ROOM` times min_difference: how far the metric can move to the claim's side.
+    - *absent*: the interval lies between -min_difference and min_difference: no difference that counts. Nothing is
+      absent that `has_little_room`: ask before.
     - *shown*, *opposite*: it lies above 0, or below, and the mean is at least the smallest difference that counts. If
       `bases` are the first models of the seeds, the mean with each of them lies on that side, too.
     - *undecided*: anything else. More seeds may decide.
@@ -53,7 +49,7 @@ def verdict(
     ('shown', 'undecided')
     """
     if _is_small(differences, min_difference, level):
-        return "absent" if room >= ROOM * min_difference else "undecided"
+        return "absent"
     low, high = mean_interval(differences, level)
     counts = abs(math.fsum(differences)) >= min_difference * len(differences) and _one_side(differences, bases)
     if counts and low > 0:
@@ -63,6 +59,8 @@ def verdict(
 
 def has_little_room(differences: Sequence[float], min_difference: float, room: float, level: float = LEVEL) -> bool:
     """Whether the interval is that of *absent*, and the metric has too little room for this word.
+
+    `room` is how far the metric can move to the claim's side.
 
     >>> [has_little_room([0.0, 0.01, -0.01], 0.1, room) for room in (0.15, 0.2)]
     [True, False]

@@ -149,7 +149,7 @@ def survivors(learning: Sequence[Claim]) -> str:
         if kept := [claim.kept for claim in learning if claim.verdict == word]:
             holm, hochberg = (sum(x) for x in zip(*kept, strict=True))
             parts.append(f"of the {len(kept)} {word}, Holm's keeps {holm} and Benjamini and Hochberg's {hochberg}")
-    return f"Corrections for all verdicts of the studies, without claims and atlas: {'; '.join(parts)}." if parts else ""
+    return f"Corrections for all verdicts of these studies together: {'; '.join(parts)}." if parts else ""
 
 
 def _counts(claims: Sequence[Claim]) -> str:

@@ -5,6 +5,7 @@ import errno
 import os
 import socket
 import stat
+import sys
 from asyncio import StreamReader, StreamWriter
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
@@ -15,7 +16,7 @@ from typing import Any, Protocol, runtime_checkable
 
 from torch import nn
 
-from groupwise.core import EngineLost, Storage, Usage, open_regular
+from groupwise.core import EngineLost, GroupwiseError, Storage, Usage, open_regular
 from groupwise.data import COLDEST, Engine, SharesDevice
 from groupwise.data.rollout_json import to_json
 from groupwise.engines.remote.engine_identity import EngineIdentity
@@ -348,7 +349,8 @@ class EngineServer:
         return {}
 
     async def _pass_on(self, message: dict[str, Any], client: AcceptedConnection) -> dict[str, Any]:
-        """Send received weights to an engine on another host. `EngineLost` if that is lost, `Storage` without them.
+        """Send weights that this engine received to one on another host. `EngineLost` if that is lost, `Storage`
+        without them.
 
         `Usage` unless it has the certificate and the secret, and is on the host of that name.
         """
@@ -361,7 +363,7 @@ class EngineServer:
         if address is None:
             raise ValueError("address is not HOST:PORT#sha256=FINGERPRINT")
         async with self._senders:
-            link = self.uploads.find(_hash_text(sha256))
+            link = self.uploads.own(_hash_text(sha256))
             if link is None:
                 raise Storage("it has no weights of this hash any more", fix="send them from the trainer")
             connect = partial(connect_to_host, address, host, secret=client.secret, deadline=deadline, trainer=trainer)
@@ -389,8 +391,15 @@ class EngineServer:
 
 
 async def connect_to_host(address: TlsAddress, host: str, **how: Any) -> RemoteEngine:
-    """Connect to an engine on the host of this name. `Usage` for another one: an address may mean two hosts."""
-    remote = await RemoteEngine.connect(address, **how)
+    """Connect to an engine on the host of this name. `Usage` for another one: an address may mean two hosts.
+
+    An error has no evidence, which could say what this host sees of others: a certificate, or whether a name exists.
+    """
+    try:
+        remote = await RemoteEngine.connect(address, **how)
+    except GroupwiseError as error:
+        print(f"cannot pass weights on: {error}", file=sys.stderr, flush=True)
+        raise type(error)(error.what, evidence="the engine that connects prints the reason", fix=error.fix) from error
     if remote.host != host:
         remote.close()
         fix = "give the engine an address that means its host everywhere"

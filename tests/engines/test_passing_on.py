@@ -19,6 +19,7 @@ from groupwise.core import EngineLost, GroupwiseError, Storage, Usage, in_daemon
 from groupwise.data import Generation
 from groupwise.engines import Fleet, IncomingWeightsStore, RemoteEngine, TlsAddress
 from groupwise.engines.remote import host_uploads, sending_turns
+from groupwise.engines.remote import remote_engine as remotes
 from groupwise.engines.remote import server as serving
 from groupwise.engines.remote.host_uploads import TRAINER, Destination, HostUploads
 from groupwise.engines.remote.incoming_weights import IncomingWeights
@@ -273,6 +274,31 @@ def test_parts_that_arrive_elsewhere_are_work_of_the_engine_that_sends_them(tmp_
             before = (await holder._call("hello"))["steps"]
             await holder.pass_on(file, receiver.destination)
             assert (await holder._call("hello"))["steps"] == before + 1
+
+    run(go())
+
+
+def test_a_host_that_goes_on_after_a_stop_does_not_replace_newer_weights(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The receiver has the next version meanwhile, and the parts of the one before are refused: the first and others."""
+    monkeypatch.setattr(remotes, "LARGEST_PART", 500)
+    old, new = (write_weights(tmp_path, i, weights(decoder(spread=i / 10))) for i in (3, 4))
+
+    async def go() -> None:
+        arrived, go_on = stopped_at_first_part(monkeypatch, "b")
+        async with two_hosts(tmp_path, old) as (holder, receiver, _):
+            (there,) = (tmp_path / "b").iterdir()
+            passing = asyncio.create_task(holder.pass_on(old, receiver.destination))
+            await arrived.wait()
+            await receiver.fetch(new)
+            go_on.set()
+            with pytest.raises((Usage, ValueError)):
+                await passing
+            for _ in range(2):
+                with pytest.raises(Usage, match="not the weights that the trainer loads"):
+                    await holder.pass_on(old, receiver.destination)
+                assert [path.name[9:-12] for path in there.iterdir()] == [new.sha256]
 
     run(go())
 

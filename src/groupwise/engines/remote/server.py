@@ -98,6 +98,8 @@ class AcceptedConnection:
     upload: IncomingWeights | None = None
     trainer_name: str = ""
     """The name with which its trainer loads weights; empty if it has given none."""
+    sha256: str = ""
+    """The hash of the weights that it loads. Only these may be sent to this engine."""
 
     def close(self) -> None:
         """Cancel the requests, and delete the weights that are not complete."""
@@ -270,13 +272,15 @@ class EngineServer:
             return {"version": self.engine.version}
         if self.uploads is None:
             await self._load_file(version, self._named(*_texts(message, "file")), sha256)
-        elif link := self.uploads.find(_hash_text(sha256)):
-            try:
-                await self._load_file(version, link, sha256)
-            finally:
-                link.unlink(missing_ok=True)
-        else:
+            return {"version": self.engine.version}
+        client.sha256 = _hash_text(sha256)
+        link = self.uploads.find(sha256)
+        if link is None:
             return {"version": self.engine.version, "missing": True}
+        try:
+            await self._load_file(version, link, sha256)
+        finally:
+            link.unlink(missing_ok=True)
         return {"version": self.engine.version}
 
     async def _load_file(self, version: int, file: Path, sha256: str) -> None:
@@ -323,7 +327,9 @@ class EngineServer:
         return Path(file)
 
     async def _upload(self, message: dict[str, Any], client: AcceptedConnection) -> dict[str, Any]:
-        """Add a part to the weights of this host. `EngineLost` unless the trainer's other connection loads weights."""
+        """Add a part to the weights of this host. `EngineLost` unless the trainer's other connection loads weights, and
+        `Usage` if it loads others: a host that was stopped may go on with older ones.
+        """
         if self.uploads is None:
             raise Usage("this engine reads weights files on this host", fix="name the file in a load")
         trainer = message.get("trainer")
@@ -334,6 +340,9 @@ class EngineServer:
             )
         size, offset = (whole(name, message.get(name), 0, KEYS) for name in ("size", "offset"))
         sha256 = _hash_text(*_texts(message, "sha256"))
+        if sha256 != self._loader.sha256:
+            client.drop_upload()
+            raise Usage("these are not the weights that the trainer loads", fix="send those of its newest load")
         if offset == 0:
             client.drop_upload()
             client.upload = self.uploads.begin(sha256, size)

@@ -281,7 +281,7 @@ def test_parts_that_arrive_elsewhere_are_work_of_the_engine_that_sends_them(tmp_
 def test_a_host_that_goes_on_after_a_stop_does_not_replace_newer_weights(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The receiver has the next version meanwhile, and the parts of the one before are refused: the first and others."""
+    """The receiver has the next version meanwhile. It refuses all parts of the one before, the first and others."""
     monkeypatch.setattr(remotes, "LARGEST_PART", 500)
     old, new = (write_weights(tmp_path, i, weights(decoder(spread=i / 10))) for i in (3, 4))
 

@@ -21,8 +21,8 @@ class HeartbeatMonitor:
     """Monitors an engine once per beat, while it owes answers: it must not be silent, and its work must move on.
 
     Any message is a sign of life. Work is the steps that the engine counts, and its answers: an engine that replies to
-    `hello` and never ends a request is lost, too. While it owes only answers to parts of weights, steps do not count: it
-    may sample for others while its disk hangs. Beats are counted, not seconds: this process may itself be busy for
+    `hello` and never ends a request is lost, too. While it owes only answers to parts of weights, steps do not count:
+    it may sample for others while its disk hangs. Beats are counted, not seconds: this process may itself be busy for
     long, while messages wait to be read.
     """
 

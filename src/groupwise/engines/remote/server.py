@@ -328,7 +328,7 @@ class EngineServer:
 
     async def _upload(self, message: dict[str, Any], client: AcceptedConnection) -> dict[str, Any]:
         """Add a part to the weights of this host. `EngineLost` unless the trainer's other connection loads weights, and
-        `Usage` if it loads others: a host that was stopped may go on with older ones.
+        `Usage` if it loads others: a host that was stopped may continue with older ones.
         """
         if self.uploads is None:
             raise Usage("this engine reads weights files on this host", fix="name the file in a load")

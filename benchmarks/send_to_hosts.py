@@ -17,7 +17,7 @@ from hashlib import sha256
 from pathlib import Path
 from time import perf_counter
 
-from benchmarks.send_weights import SECRET, engine
+from benchmarks.send_weights import SECRET, engine, next_address
 
 from groupwise.engines import RemoteEngine, TlsAddress, WeightsFile
 from groupwise.engines.remote import host_uploads, sending_turns
@@ -51,15 +51,12 @@ def main(megabytes: int, hosts: int) -> None:
     context = multiprocessing.get_context("spawn")
     with ExitStack() as stack:
         directories = [Path(stack.enter_context(tempfile.TemporaryDirectory())) for _ in range(hosts + 1)]
-        addresses, found = context.Queue(), list[TlsAddress]()
+        addresses = context.Queue()
         processes = [context.Process(target=engine, args=(str(each), addresses)) for each in directories[1:]]
         try:
             for process in processes:
                 process.start()
-            for _ in processes:
-                address = TlsAddress.parse(addresses.get())
-                assert address is not None
-                found.append(address)
+            found = [next_address(addresses) for _ in processes]
             asyncio.run(measure(found, directories[0], megabytes))
         finally:
             for process in processes:

@@ -14,9 +14,11 @@ import threading
 from asyncio import Queue, StreamReader, StreamWriter
 from hashlib import sha256
 from pathlib import Path
+from queue import Empty
 from time import perf_counter, process_time
 from typing import Any
 
+from groupwise.core import EngineLost
 from groupwise.engines import (
     EngineIdentity,
     EngineServer,
@@ -35,6 +37,8 @@ SECRET = b"only for this measurement, on loopback"
 ROUNDS = 3
 LARGEST = 1 << 40
 BUFFER = 1 << 20
+SECONDS = 120.0
+"""The longest wait for an engine to start."""
 
 
 class Receiver(NoEngine):
@@ -56,6 +60,17 @@ def engine(directory: str, addresses: Any) -> None:
         await listen_tls(server, listener, key, SECRET)
 
     asyncio.run(serve())
+
+
+def next_address(addresses: Any) -> TlsAddress:
+    """The next address that an engine puts into a queue. `EngineLost` if none does in time."""
+    try:
+        address = TlsAddress.parse(addresses.get(timeout=SECONDS))
+    except Empty:
+        fix = "look for its error above, or start fewer engines"
+        raise EngineLost(f"an engine did not start within {SECONDS:g} s", fix=fix) from None
+    assert address is not None
+    return address
 
 
 def delayed(port: int, seconds: float) -> int:
@@ -90,7 +105,8 @@ def delayed(port: int, seconds: float) -> int:
         await server.serve_forever()
 
     threading.Thread(target=lambda: asyncio.run(serve()), daemon=True).start()
-    ready.wait()
+    if not ready.wait(SECONDS):
+        raise EngineLost(f"the proxy did not start within {SECONDS:g} s", fix="run it on a machine that is less busy")
     return ports[0]
 
 
@@ -123,8 +139,7 @@ def main(megabytes: int, milliseconds: float) -> None:
         process = context.Process(target=engine, args=(directory, addresses))
         process.start()
         try:
-            address = TlsAddress.parse(addresses.get())
-            assert address is not None
+            address = next_address(addresses)
             if milliseconds:
                 port = delayed(address.port, milliseconds / 2e3)
                 address = TlsAddress(address.host, port, address.fingerprint)

@@ -306,6 +306,16 @@ def test_a_load_has_more_time_the_larger_its_file_is() -> None:
     ) == (5, 7)
 
 
+@pytest.mark.parametrize("verb, is_lost", [("sample", False), ("upload", True)])
+def test_an_engine_that_samples_while_its_disk_hangs_receives_nothing(verb: str, is_lost: bool) -> None:
+    """Its steps are work for those who wait for an answer of the model, and not for those who send it weights."""
+    heartbeat, lost = HeartbeatMonitor(4.0), ""
+    for _ in range(6):
+        heartbeat.heard, heartbeat.steps = True, heartbeat.steps + 1
+        lost = lost or heartbeat.beat([UnansweredRequest(verb)])
+    assert lost == ("it replies, but did no work for 4 s, while 1 requests waited: upload" if is_lost else "")
+
+
 class Stuck(NativeEngine):
     """Ends no request, or no load of new weights, of the first replica that is started."""
 

@@ -220,7 +220,7 @@ EIGHT_BYTES = {"sha256": sha256(b"12345678").hexdigest()}
 @example(
     frames=[("upload", {"offset": 0}, b"1234"), ("upload", {"offset": 4}, b"1234"), ("upload", {"offset": 8}, b"1")]
 )
-@example(frames=[("upload", EIGHT_BYTES, b"12345678"), ("pass_on", EIGHT_BYTES, b"")])
+@example(frames=[("load", EIGHT_BYTES, b""), ("upload", EIGHT_BYTES, b"12345678"), ("pass_on", EIGHT_BYTES, b"")])
 @example(frames=[("upload", {"size": 0}, b""), ("upload", {"size": 1 << 62}, b"1"), ("load", {"sha256": "x"}, b"")])
 def test_hostile_uploads_leave_no_file_and_change_no_other_connection(
     frames: list[tuple[str, dict[str, Any], bytes]], tmp_path_factory: pytest.TempPathFactory

@@ -15,10 +15,11 @@ from typing import Any
 
 import pytest
 
-from groupwise.core import EngineLost, Storage, Usage, in_daemon_loop
+from groupwise.core import EngineLost, GroupwiseError, Storage, Usage, in_daemon_loop
 from groupwise.data import Generation
 from groupwise.engines import Fleet, IncomingWeightsStore, RemoteEngine, TlsAddress
 from groupwise.engines.remote import host_uploads, sending_turns
+from groupwise.engines.remote import remote_engine as remotes
 from groupwise.engines.remote import server as serving
 from groupwise.engines.remote.host_uploads import TRAINER, Destination, HostUploads
 from groupwise.engines.remote.incoming_weights import IncomingWeights
@@ -128,7 +129,46 @@ def test_an_engine_sends_nothing_to_another_engine_than_the_one_that_is_meant(
     run(go())
 
 
-def test_an_address_that_is_silent_is_given_up_within_the_deadline(tmp_path: Path) -> None:
+@pytest.mark.parametrize("failure", ["unreachable", "another certificate"])
+def test_only_the_engine_that_connects_says_what_is_at_an_address(
+    failure: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Else a trainer could look at the network of that host: at certificates, and at which names exist."""
+    change = FAILURES[failure][0]
+    file = write_weights(tmp_path, 3, weights(decoder()))
+
+    async def go() -> tuple[GroupwiseError, str]:
+        async with two_hosts(tmp_path, file) as (holder, receiver, _):
+            with pytest.raises(GroupwiseError) as caught:
+                await holder.pass_on(file, change(receiver.destination))
+            return caught.value, receiver.destination.address.partition("=")[2]
+
+    error, fingerprint = run(go())
+    assert error.evidence == "the engine that connects prints the reason" and fingerprint not in str(error)
+    printed = capfd.readouterr().err
+    assert printed.startswith(f"cannot pass weights on: {error.what}\n")
+    assert (fingerprint if failure == "another certificate" else "seen: Connect") in printed
+
+
+def test_an_engine_sends_no_weights_that_another_one_received(tmp_path: Path, received: Counter[str]) -> None:
+    """They may be those of another run: who knows their hash may load them on this host, and not have them sent."""
+    file = write_weights(tmp_path, 3, weights(decoder()))
+
+    async def go() -> None:
+        async with two_hosts(tmp_path, file) as (_, receiver, _), served(blank(), store(tmp_path / "a")) as beside:
+            other = await RemoteEngine.connect(beside, secret=SECRET, deadline=PATIENCE)
+            await other.fetch(file)
+            assert other.version == 3 and received["a"] == file.path.stat().st_size
+            with pytest.raises(Storage, match="no weights of this hash"):
+                await other.pass_on(file, receiver.destination)
+            assert not received["b"]
+
+    run(go())
+
+
+def test_an_address_that_is_silent_is_given_up_within_the_deadline(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     """The engine has time for it: its own deadline counts from there on."""
     file = write_weights(tmp_path, 3, weights(decoder()))
 
@@ -145,9 +185,9 @@ def test_an_address_that_is_silent_is_given_up_within_the_deadline(tmp_path: Pat
             passing = asyncio.create_task(holder.pass_on(file, to))
             await asyncio.sleep(0)  # it is sent
             assert [call.allowed_extra_seconds for call in holder._pending.values()] == [3 * HASTE]
-            with pytest.raises(EngineLost, match="no engine listens on") as caught:
+            with pytest.raises(EngineLost, match="no engine listens on"):
                 await passing
-            assert caught.value.evidence == f"it did not answer within {HASTE:g} s" and not holder.cause
+            assert f"it did not answer within {HASTE:g} s" in capfd.readouterr().err and not holder.cause
             listener.close()
 
     run(go())
@@ -234,6 +274,31 @@ def test_parts_that_arrive_elsewhere_are_work_of_the_engine_that_sends_them(tmp_
             before = (await holder._call("hello"))["steps"]
             await holder.pass_on(file, receiver.destination)
             assert (await holder._call("hello"))["steps"] == before + 1
+
+    run(go())
+
+
+def test_a_host_that_goes_on_after_a_stop_does_not_replace_newer_weights(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The receiver has the next version meanwhile. It refuses all parts of the one before, the first and others."""
+    monkeypatch.setattr(remotes, "LARGEST_PART", 500)
+    old, new = (write_weights(tmp_path, i, weights(decoder(spread=i / 10))) for i in (3, 4))
+
+    async def go() -> None:
+        arrived, go_on = stopped_at_first_part(monkeypatch, "b")
+        async with two_hosts(tmp_path, old) as (holder, receiver, _):
+            (there,) = (tmp_path / "b").iterdir()
+            passing = asyncio.create_task(holder.pass_on(old, receiver.destination))
+            await arrived.wait()
+            await receiver.fetch(new)
+            go_on.set()
+            with pytest.raises((Usage, ValueError)):
+                await passing
+            for _ in range(2):
+                with pytest.raises(Usage, match="not the weights that the trainer loads"):
+                    await holder.pass_on(old, receiver.destination)
+                assert [path.name[9:-12] for path in there.iterdir()] == [new.sha256]
 
     run(go())
 

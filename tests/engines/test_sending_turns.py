@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from groupwise.core import EngineLost, GroupwiseError, Usage
+from groupwise.core import EngineLost, GroupwiseError, Storage, Usage
+from groupwise.engines.remote import host_uploads
 from groupwise.engines.remote.host_uploads import Destination, HostUploads
 from groupwise.engines.remote.weights_file import WeightsFile
 from groupwise.engines.remote.wire import MOST_RECEIVERS
@@ -202,6 +203,75 @@ def test_only_hosts_with_these_weights_and_an_engine_that_runs_send_them() -> No
         while await network.settle():
             network.end()
         await asyncio.gather(*tasks)
+
+    run(go())
+
+
+async def all_arrive(network: Network, tasks: list[asyncio.Task[None]]) -> None:
+    while await network.settle():
+        network.end()
+    await asyncio.gather(*tasks)
+
+
+def test_a_host_without_the_file_any_more_is_not_told_to_connect() -> None:
+    """Nobody asks it for this file again, and for the next one as before."""
+    lines: list[str] = []
+
+    async def go() -> None:
+        network, uploads = Network(), HostUploads(lines.append)
+        fleet = engines(network, 8)
+        await all_arrive(network, begin(uploads, FILE, fleet[:5]))
+        busy = begin(uploads, NEXT, fleet[:4])
+        await network.settle()
+        tasks = begin(uploads, FILE, fleet[5:6])
+        assert ("host 4", "host 5") in await network.settle()
+        network.end(lambda _, receiver: Storage("it has no weights") if receiver == "host 5" else None)
+        await asyncio.gather(*busy)
+        await network.settle()
+        assert "host 4" not in uploads._senders(FILE, fleet[6])
+        await all_arrive(network, tasks)
+        assert "host 5" in uploads._senders(FILE, fleet[6])
+        await all_arrive(network, begin(uploads, NEXT, fleet[4:6]))
+        assert "host 4" in uploads._senders(NEXT, fleet[5])
+
+    run(go())
+    what = "the engine of host 4 cannot pass weights on to the engine of host 5"
+    assert lines == [f"{what}: it has no weights; the trainer sends them this time"]
+
+
+def test_a_host_whose_engine_comes_back_passes_weights_on() -> None:
+    """Its host had the weights, so the trainer sends them again: they are those of the engine that runs now."""
+
+    async def go() -> None:
+        network, uploads = Network(), HostUploads()
+        fleet = engines(network, 6)
+        await all_arrive(network, begin(uploads, FILE, fleet))
+        fleet[0].cause = "killed by the test"
+        assert "host 0" not in uploads._senders(FILE, fleet[1])
+        back = PretendedEngine("host 0", network)
+        await uploads.once(FILE, back)
+        again = asyncio.create_task(uploads.again(FILE, back))
+        assert await network.settle() == [(TRAINER, "host 0")]
+        await all_arrive(network, [again])
+        assert uploads._senders(FILE, fleet[1])["host 0"] is back
+
+    run(go())
+
+
+def test_hosts_whose_engines_are_lost_do_not_count() -> None:
+    """A host that is started again has another name: four hosts are still few."""
+
+    async def go() -> None:
+        network, uploads = Network(), HostUploads()
+        fleet = engines(network, MOST_RECEIVERS)
+        await all_arrive(network, begin(uploads, FILE, fleet))
+        fleet[0].cause = "killed by the test"
+        tasks = begin(uploads, FILE, [PretendedEngine("host 0 started again", network)])
+        assert await network.settle() == [(TRAINER, "host 0 started again")]
+        await all_arrive(network, tasks)
+        assert [*uploads._senders(FILE, fleet[1])] == [host_uploads.TRAINER]
+        fleet[0].cause = ""
+        assert len(uploads._senders(FILE, fleet[1])) > 1
 
     run(go())
 

@@ -110,6 +110,7 @@ def test_weights_that_are_damaged_out_of_order_or_too_many_are_refused(tmp_path:
             with pytest.raises(Storage, match="not the file that was written"):
                 await client.fetch(WeightsFile(3, file.path, "0" * 64))
             load = {"sha256": file.sha256, "size": size, "trainer": client._trainer}
+            assert (await client._call("load", version=3, **load))["missing"]
             for part, arguments, kind, reason in (
                 (b"x", {"offset": 5}, ValueError, "first part did not arrive"),
                 (b"x" * 9, {"offset": 0, "size": 8}, ValueError, "a part of 9 bytes at 0"),
@@ -117,6 +118,7 @@ def test_weights_that_are_damaged_out_of_order_or_too_many_are_refused(tmp_path:
                 (b"x", {"offset": 0, "size": 1 << 40}, Usage, "not the weights of this engine's model"),
                 (b"x", {"offset": 0, "size": -1}, ValueError, "size is -1"),
                 (b"x", {"offset": 0, "sha256": "../" + "0" * 61}, ValueError, "64 hexadecimal digits"),
+                (b"x", {"offset": 0, "sha256": "0" * 64}, Usage, "not the weights that the trainer loads"),
                 (b"x", {"offset": 0, "trainer": "another"}, EngineLost, "by the trainer that loads them"),
                 (b"", {"file": str(file.path)}, ValueError, "offset"),
             ):

@@ -21,7 +21,8 @@ class HeartbeatMonitor:
     """Monitors an engine once per beat, while it owes answers: it must not be silent, and its work must move on.
 
     Any message is a sign of life. Work is the steps that the engine counts, and its answers: an engine that replies to
-    `hello` and never ends a request is lost, too. Beats are counted, not seconds: this process may itself be busy for
+    `hello` and never ends a request is lost, too. While it owes only answers to parts of weights, steps do not count:
+    it may sample for others while its disk hangs. Beats are counted, not seconds: this process may itself be busy for
     long, while messages wait to be read.
     """
 
@@ -38,7 +39,8 @@ class HeartbeatMonitor:
 
     def beat(self, owed: Collection[UnansweredRequest]) -> str:
         """Why the engine is lost after this beat; empty if it is not."""
-        work = (self.steps, self.answers)
+        uploading = all(call.verb == "upload" for call in owed)
+        work = (self._work[0] if uploading else self.steps, self.answers)
         self._silent = 0 if self.heard or not owed else self._silent + 1
         self._still = 0 if work != self._work or not owed else self._still + 1
         self.heard, self._work = False, work

@@ -8,7 +8,7 @@ from functools import partial
 from time import monotonic
 from typing import Protocol, TypeVar, runtime_checkable
 
-from groupwise.core import GroupwiseError
+from groupwise.core import EngineLost, GroupwiseError, Usage
 from groupwise.data import PASSED_BYTES, SEND_SECONDS, SENT_BYTES
 from groupwise.engines.remote.sending_turns import SendingTurns
 from groupwise.engines.remote.weights_file import WeightsFile
@@ -57,6 +57,8 @@ class HostCopy:
     engine: HostEngine
 
 
+NOT_REACHED = (EngineLost, Usage)
+"""The errors of a host that does not reach another one. After any other error it has no good file."""
 TRAINER = ""
 """The trainer's name among the hosts that send. No host has it."""
 
@@ -65,7 +67,7 @@ class HostUploads:
     """The hosts with the newest weights file, and the bytes and seconds of sending it to them.
 
     The trainer sends it to a few hosts; if there are more, each host that has it sends it, too. If a host cannot, the
-    trainer sends in its place, and this pair of hosts is not tried again; `notify` gets a line about it.
+    trainer sends in its place; a pair of hosts that do not reach each other is not tried again. `notify` gets a line.
 
     The engines report the names of their hosts. One that reports another's name can only make the trainer send a file
     twice: an engine that does not find the file on its host gets it, too.
@@ -73,6 +75,8 @@ class HostUploads:
 
     def __init__(self, notify: Callable[[str], None] = lambda line: None) -> None:
         self._notify = notify
+        self._engines: dict[str, HostEngine] = {}
+        """The engine of each host that asked last."""
         self._newest: dict[str, HostCopy] = {}
         self._locks: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
         self._turns = SendingTurns()
@@ -85,18 +89,16 @@ class HostUploads:
 
         `EngineLost` if the engine is lost meanwhile.
         """
+        self._engines[engine.host] = engine
         async with self._locks[engine.host]:
             copy = self._newest.get(engine.host)
             if copy is None or copy.sha256 != file.sha256:
-                self._newest.pop(engine.host, None)  # the engine deletes it before it receives another one
-                await self._send(file, engine)
-                self._newest[engine.host] = HostCopy(file.sha256, engine)
-                self._turns.wake()
+                await self._renew(file, engine, self._send)
 
     async def again(self, file: WeightsFile, engine: HostEngine) -> None:
         """Send a file to an engine's host from the trainer, in any case."""
-        async with self._turns.turn(lambda: {TRAINER: None}):
-            await self.counted(file.path.stat().st_size, engine.receive(file))
+        async with self._locks[engine.host]:
+            await self._renew(file, engine, self._send_from_trainer)
 
     async def counted(self, size: int, sending: Awaitable[T]) -> T:
         """Wait until `size` bytes of weights are sent, and count them and the seconds."""
@@ -114,6 +116,19 @@ class HostUploads:
         self._bytes, self._passed, self._seconds = 0, 0, 0.0
         return {SENT_BYTES: float(sent), PASSED_BYTES: float(passed), SEND_SECONDS: seconds} if sent else {}
 
+    async def _renew(
+        self, file: WeightsFile, engine: HostEngine, send: Callable[[WeightsFile, HostEngine], Awaitable[None]]
+    ) -> None:
+        """Send a file to an engine's host; from then on this engine may pass it on."""
+        self._newest.pop(engine.host, None)  # the engine deletes it before it receives another one
+        await send(file, engine)
+        self._newest[engine.host] = HostCopy(file.sha256, engine)
+        self._turns.wake()
+
+    async def _send_from_trainer(self, file: WeightsFile, engine: HostEngine) -> None:
+        async with self._turns.turn(lambda: {TRAINER: None}):
+            await self.counted(file.path.stat().st_size, engine.receive(file))
+
     async def _send(self, file: WeightsFile, engine: HostEngine) -> None:
         """Send a file to an engine's host, from a host that has it or from the trainer."""
         size = file.path.stat().st_size
@@ -127,7 +142,9 @@ class HostUploads:
                 return
             except (GroupwiseError, ValueError) as error:
                 failure = error
-        await self.again(file, engine)
+        if not isinstance(failure, NOT_REACHED) and self._newest.get(holder.host) == HostCopy(file.sha256, holder):
+            del self._newest[holder.host]  # others need not ask for it
+        await self._send_from_trainer(file, engine)
         self._blame(holder, engine, failure)  # not if the receiver is lost, as it would be without the holder
 
     def _senders(self, file: WeightsFile, receiver: HostEngine) -> dict[str, HostEngine | None]:
@@ -135,7 +152,7 @@ class HostUploads:
 
         So few hosts that the trainer sends to all at a time need not reach each other.
         """
-        if len(self._locks) <= MOST_RECEIVERS:
+        if sum(not engine.cause for engine in self._engines.values()) <= MOST_RECEIVERS:
             return {TRAINER: None}
         engines = {
             host: copy.engine
@@ -145,11 +162,14 @@ class HostUploads:
         return {TRAINER: None, **engines}
 
     def _blame(self, holder: HostEngine, receiver: HostEngine, error: Exception) -> None:
-        """Try this pair of hosts no more, and say so."""
+        """Say that a host could not pass weights on. If it does not reach the other one, try this pair no more."""
+        what = f"{holder.name} cannot pass weights on to {receiver.name}: {_in_a_line(error)}; the trainer sends them"
+        if not isinstance(error, NOT_REACHED):
+            self._notify(f"{what} this time")
+            return
         self._failed.add((holder.host, receiver.host))
-        what = f"{holder.name} cannot pass weights on to {receiver.name}: {_in_a_line(error)}"
         fix = f"; to spare its network, let {holder.name} connect to {receiver.name}, and resume the run"
-        self._notify(f"{what}; the trainer sends them from now on{'' if holder.cause else fix}")
+        self._notify(f"{what} from now on{'' if holder.cause else fix}")
 
 
 def _in_a_line(error: Exception) -> str:

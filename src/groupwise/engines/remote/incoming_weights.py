@@ -7,6 +7,7 @@ another engine of this user on this host has received, and a host needs each ver
 import asyncio
 import os
 import stat
+from collections.abc import Iterable
 from contextlib import suppress
 from hashlib import sha256 as new_sha256
 from pathlib import Path
@@ -50,8 +51,15 @@ class IncomingWeightsStore:
 
         The link keeps the bytes while they are read, whatever the other engine does. The caller compares the hash.
         """
+        return self._link(sha256, self.directory.parent.glob(f"{PREFIX}*"))
+
+    def own(self, sha256: str) -> Path | None:
+        """As `find`, but only weights that this engine has received: another one's may be those of another run."""
+        return self._link(sha256, [self.directory])
+
+    def _link(self, sha256: str, directories: Iterable[Path]) -> Path | None:
         link = self._new("loading")
-        for directory in self.directory.parent.glob(f"{PREFIX}*"):
+        for directory in directories:
             with suppress(OSError):
                 os.link(directory / f"{RECEIVED}{sha256}.safetensors", link, follow_symlinks=False)
                 if self._is_ours(link.lstat()):

@@ -5,6 +5,7 @@ import errno
 import os
 import socket
 import stat
+import sys
 from asyncio import StreamReader, StreamWriter
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
@@ -15,7 +16,7 @@ from typing import Any, Protocol, runtime_checkable
 
 from torch import nn
 
-from groupwise.core import EngineLost, Storage, Usage, open_regular
+from groupwise.core import EngineLost, GroupwiseError, Storage, Usage, open_regular
 from groupwise.data import COLDEST, Engine, SharesDevice
 from groupwise.data.rollout_json import to_json
 from groupwise.engines.remote.engine_identity import EngineIdentity
@@ -97,6 +98,8 @@ class AcceptedConnection:
     upload: IncomingWeights | None = None
     trainer_name: str = ""
     """The name with which its trainer loads weights; empty if it has given none."""
+    sha256: str = ""
+    """The hash of the weights that it loads. Only these may be sent to this engine."""
 
     def close(self) -> None:
         """Cancel the requests, and delete the weights that are not complete."""
@@ -269,13 +272,15 @@ class EngineServer:
             return {"version": self.engine.version}
         if self.uploads is None:
             await self._load_file(version, self._named(*_texts(message, "file")), sha256)
-        elif link := self.uploads.find(_hash_text(sha256)):
-            try:
-                await self._load_file(version, link, sha256)
-            finally:
-                link.unlink(missing_ok=True)
-        else:
+            return {"version": self.engine.version}
+        client.sha256 = _hash_text(sha256)
+        link = self.uploads.find(sha256)
+        if link is None:
             return {"version": self.engine.version, "missing": True}
+        try:
+            await self._load_file(version, link, sha256)
+        finally:
+            link.unlink(missing_ok=True)
         return {"version": self.engine.version}
 
     async def _load_file(self, version: int, file: Path, sha256: str) -> None:
@@ -322,7 +327,9 @@ class EngineServer:
         return Path(file)
 
     async def _upload(self, message: dict[str, Any], client: AcceptedConnection) -> dict[str, Any]:
-        """Add a part to the weights of this host. `EngineLost` unless the trainer's other connection loads weights."""
+        """Add a part to the weights of this host. `EngineLost` unless the trainer's other connection loads weights, and
+        `Usage` if it loads others: a host that was stopped may continue with older ones.
+        """
         if self.uploads is None:
             raise Usage("this engine reads weights files on this host", fix="name the file in a load")
         trainer = message.get("trainer")
@@ -333,6 +340,9 @@ class EngineServer:
             )
         size, offset = (whole(name, message.get(name), 0, KEYS) for name in ("size", "offset"))
         sha256 = _hash_text(*_texts(message, "sha256"))
+        if sha256 != self._loader.sha256:
+            client.drop_upload()
+            raise Usage("these are not the weights that the trainer loads", fix="send those of its newest load")
         if offset == 0:
             client.drop_upload()
             client.upload = self.uploads.begin(sha256, size)
@@ -348,7 +358,8 @@ class EngineServer:
         return {}
 
     async def _pass_on(self, message: dict[str, Any], client: AcceptedConnection) -> dict[str, Any]:
-        """Send received weights to an engine on another host. `EngineLost` if that is lost, `Storage` without them.
+        """Send weights that this engine received to one on another host. `EngineLost` if that is lost, `Storage`
+        without them.
 
         `Usage` unless it has the certificate and the secret, and is on the host of that name.
         """
@@ -361,7 +372,7 @@ class EngineServer:
         if address is None:
             raise ValueError("address is not HOST:PORT#sha256=FINGERPRINT")
         async with self._senders:
-            link = self.uploads.find(_hash_text(sha256))
+            link = self.uploads.own(_hash_text(sha256))
             if link is None:
                 raise Storage("it has no weights of this hash any more", fix="send them from the trainer")
             connect = partial(connect_to_host, address, host, secret=client.secret, deadline=deadline, trainer=trainer)
@@ -389,8 +400,15 @@ class EngineServer:
 
 
 async def connect_to_host(address: TlsAddress, host: str, **how: Any) -> RemoteEngine:
-    """Connect to an engine on the host of this name. `Usage` for another one: an address may mean two hosts."""
-    remote = await RemoteEngine.connect(address, **how)
+    """Connect to an engine on the host of this name. `Usage` for another one: an address may mean two hosts.
+
+    An error has no evidence, which could say what this host sees of others: a certificate, or whether a name exists.
+    """
+    try:
+        remote = await RemoteEngine.connect(address, **how)
+    except GroupwiseError as error:
+        print(f"cannot pass weights on: {error}", file=sys.stderr, flush=True)
+        raise type(error)(error.what, evidence="the engine that connects prints the reason", fix=error.fix) from error
     if remote.host != host:
         remote.close()
         fix = "give the engine an address that means its host everywhere"

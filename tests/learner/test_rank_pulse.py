@@ -135,9 +135,8 @@ def test_fast_beats_give_a_rank_time_to_live() -> None:
     with RankPulse(store := dist.HashStore(), 0, 3, 1.6) as pulse:
         Ranks(store, pulse, {1: at(5), 2: at(5)})
         pulse.leave()
-        for rank, seconds in ((1, 1.0), (2, 2.0)):
+        for rank, seconds in ((1, 1.0), (2, 3.0)):
             pulse.others._new[rank] = pulse.others._looked - seconds
-        pulse.others.look = lambda store: None
         assert pulse.silent() == [2]
 
 

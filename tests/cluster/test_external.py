@@ -26,8 +26,9 @@ from groupwise.config.resolve_devices import resolved
 from groupwise.config.user_code import UserCode
 from groupwise.core import MissingRequirement, Usage, WorkerLost
 from groupwise.engines import Served
+from groupwise.learner import rank_pulse
 from groupwise.learner.distributed import ConnectionClosed
-from groupwise.learner.rank_pulse import Pulse, RankPulse, RankWait, SilentRanks, pulse_key
+from groupwise.learner.rank_pulse import STORE, Pulse, RankPulse, RankWait, SilentRanks, pulse_key
 from groupwise.learner.rank_store import (
     ASKS,
     CALL,
@@ -38,8 +39,9 @@ from groupwise.learner.rank_store import (
     release_ranks,
     wait_for_call,
 )
+from groupwise.runs.run_layout import RunLayout
 from groupwise.training import rank_worker
-from groupwise.training.rank_worker import named_by
+from groupwise.training.rank_worker import named_by, rank_store
 from tests.processes import PATIENCE
 from tests.training.test_follower import SMALL as SETTINGS
 from tests.training.test_follower import files
@@ -219,6 +221,7 @@ def test_a_closed_connection_of_external_ranks_is_that_of_the_rank_without_a_pul
 ) -> None:
     """Rank 2 has died. Rank 1 has ended because of that, and its pulse tells."""
     monkeypatch.setattr("groupwise.training.rank_worker.GRACE", 0.0)
+    monkeypatch.setattr(rank_pulse, "LEAST_STILL", 0.0)
     store = host_store(3)
     for rank in (1, 2):
         store.set(pulse_key(rank), Pulse(9, 5, "a sum", f"gpu-{rank}", left=rank == 1).text())
@@ -227,10 +230,45 @@ def test_a_closed_connection_of_external_ranks_is_that_of_the_rank_without_a_pul
         pulse.waiting = RankWait((), "a sum")
         lost = ConnectionClosed("rank 0 waited for another rank, which is gone: a sum", evidence="closed", fix="resume")
         lines = str(named_by(processes, lost)).splitlines()
+        known = SilentRanks("rank 0 waited for rank 2, which gives no sign of life: a sum", evidence="closed", fix="")
+        assert named_by(processes, known).what == known.what
     assert lines[0].endswith("rank 2 was lost: it gives no sign of life") and lines[3] == "  do:   resume"
     assert lines[2].strip() == lost.what
     assert lines[1].startswith("  seen: rank 2 is on host gpu-2, and gave no sign of life for ")
     assert named_by(ExternalProcesses(["rank 2"]), WorkerLost("late", evidence="closed")).evidence == "closed"
+
+
+def test_a_closed_connection_of_external_ranks_whose_store_is_closed_is_that_of_the_store() -> None:
+    """Rank 0 has died, or its torchrun."""
+    store = host_store(2)
+    with RankPulse(join_store(store.port, 2, deadline=PATIENCE), 1, 2, PATIENCE) as pulse:
+        store.wait([pulse_key(1)])
+        del store
+        lost = ConnectionClosed("rank 1 waited for rank 0, which is gone: a sum", evidence="closed", fix="resume")
+        error = named_by(ExternalProcesses(["rank 0"], pulse), lost)
+    assert error.what == f"{STORE} was lost: it gives no sign of life" and lost.what in error.evidence
+
+
+@pytest.mark.parametrize("error", [None, WorkerLost("rank 1 is lost")], ids=["ends", "fails"])
+def test_the_port_of_rank_0_is_free_after_its_context(
+    error: WorkerLost | None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A report or an export may follow, and the ranks above 0 must not wait meanwhile. Its caller keeps an error."""
+    port = free_port()
+    for name, value in (VARIABLES | {"RANK": "0", "MASTER_PORT": port}).items():
+        monkeypatch.setenv(name, value)
+    kept: list[WorkerLost] = []
+    try:
+        with rank_store(resolved(recipe("external", 2)), RunLayout(tmp_path)) as meeting:
+            assert meeting
+            join_store(int(port), 2, deadline=PATIENCE).wait([pulse_key(0)])
+            if error:
+                raise error
+    except WorkerLost as caught:
+        kept.append(caught)
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(("127.0.0.1", int(port)), timeout=PATIENCE).close()
+    assert meeting and meeting.pulse, "the rendezvous may live longer"
 
 
 def test_the_error_of_a_rank_above_0_names_the_address_of_rank_0(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,6 +13,7 @@ import pytest
 
 import groupwise as gw
 from groupwise.core import WorkerLost
+from groupwise.learner.rank_pulse import STORE
 from groupwise.runs.run_layout import RunLayout
 from tests.cluster.pretended_hosts import Cable, Command, Host, obstacle, two_hosts
 from tests.processes import wait_until, wait_until_gone
@@ -210,7 +211,7 @@ def test_a_cut_cable_ends_both_ranks_with_the_names_of_the_hosts_and_they_resume
         assert "rank 0 waited for rank 1, which did not answer within 20 s" in first.output
         assert "rank 1 is on host b" in first.output and "groupwise resume" in first.output
         second.wait_for("rank 0 is at a:")
-        assert "rank 0 gave no sign of life for 20 s" in second.output
+        assert f"{STORE} gave no sign of life for 20 s" in second.output
         b.run("sysctl", "--write", "net.ipv4.tcp_retries2=1")
         assert second.wait() != 0
         cable.mend()
@@ -259,10 +260,11 @@ def test_a_run_ends_without_the_torchrun_of_another_host(
 def test_the_ranks_of_both_hosts_end_with_the_torchrun_that_has_their_store(
     alone: tuple[bytes, bytes], place: Path
 ) -> None:
-    with two_ranks(place) as (a, b, _, _, second):
+    with two_ranks(place) as (a, b, _, first, second):
         ranks = a.rank(0), b.rank(1)
         os.kill(a.agent(), signal.SIGKILL)
         wait_until_gone(ranks)
+        first.wait_for(f"rank 0 waited for {STORE}, which gives no sign of life")
         assert second.wait() != 0
     assert resumed_on_one_rank(place) == alone
 

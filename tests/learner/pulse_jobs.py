@@ -9,12 +9,13 @@ import sys
 import time
 from dataclasses import astuple, dataclass
 from pathlib import Path
-from typing import Literal
+from threading import Thread
+from typing import Literal, TextIO
 
 import torch
 
-from groupwise.cluster import rank_work_thread
 from groupwise.cluster.rank_messages import other_shards, save_shard
+from groupwise.cluster.rank_work_thread import wait_line
 from groupwise.core import WorkerLost
 from groupwise.learner.fsdp import ShardedRanks
 from groupwise.learner.rank_pulse import RankPulse
@@ -79,9 +80,16 @@ def train_and_save(ranks: ShardedRanks, case: Case) -> None:
             save_shard(learner, draft)
 
 
+def write_waits(pulse: RankPulse, lines: TextIO) -> None:
+    """Write a line about the present wait five times a second, without end."""
+    while True:
+        time.sleep(0.2)
+        if (wait := pulse.wait_named()) and wait.seconds > 0.2:
+            print(wait_line(wait), file=lines)
+
+
 def main(case: Case, rank: int) -> None:
     torch.set_num_threads(1)
-    rank_work_thread.REPORT = 0.2
     deadline = DEADLINE if case.how == "stops" else PATIENCE
     store = join_store(case.port, case.size, deadline=PATIENCE)
     pulse = (VictimPulse if rank == case.victim else RankPulse)(store, rank, case.size, deadline)
@@ -89,10 +97,10 @@ def main(case: Case, rank: int) -> None:
         pulse.case = case
     lines = (case.path / f"lines-{rank}.txt").open("w", buffering=1)
     with pulse:
+        Thread(target=write_waits, args=(pulse, lines), daemon=True).start()
         ranks = ShardedRanks(store, pulse, LANES, deadline=deadline)
         try:
-            with rank_work_thread.waits_reported(ranks, lambda line: print(line, file=lines)):
-                train_and_save(ranks, case)
+            train_and_save(ranks, case)
         except WorkerLost as error:
             print(error, file=lines)
             sys.exit(error.code)

@@ -3,10 +3,12 @@
 import math
 import re
 import subprocess
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
+from threading import Event
 
 import pytest
 import torch
@@ -15,7 +17,7 @@ import torch.distributed as dist
 from groupwise.core import WorkerLost
 from groupwise.learner import ReplicatedRanks, rank_pulse
 from groupwise.learner.distributed import ConnectionClosed
-from groupwise.learner.rank_pulse import Pulse, RankPulse, RankWait, SilentRanks, pulse_key
+from groupwise.learner.rank_pulse import STORE, Pulse, RankPulse, SilentRanks, Store, pulse_key
 from groupwise.learner.rank_store import CALL, STARTS, host_store, join_store, wait_for_call
 from tests.docs.warm_shell import environment
 from tests.learner.pulse_jobs import LAYER, SHARDS, Case
@@ -29,10 +31,10 @@ NEVER = 1e6
 class Ranks(ReplicatedRanks):
     """Rank 0 of some, without connections, in its fifth exchange. `pulses` are those of the others."""
 
-    def __init__(self, pulse: RankPulse, pulses: dict[int, Pulse]) -> None:
-        self.rank, self.size, self.deadline, self.pulse = pulse.rank, pulse.size, 9.0, pulse
+    def __init__(self, store: Store, pulse: RankPulse, pulses: dict[int, Pulse]) -> None:
+        self.rank, self.size, self.deadline, self.pulse, self.store = pulse.rank, pulse.size, 9.0, pulse, store
         for other, beat in pulses.items():
-            pulse._store.set(pulse_key(other), beat.text())
+            store.set(pulse_key(other), beat.text())
         for _ in range(5):
             pulse.enter("a sum")
 
@@ -50,8 +52,9 @@ def at(entered: int, *, left: bool = False) -> Pulse:
 @contextmanager
 def rank_0(*pulses: Pulse) -> Iterator[Ranks]:
     """Rank 0, and the pulses of the others, which do not go on."""
-    with RankPulse(dist.HashStore(), 0, 1 + len(pulses), NEVER) as pulse:
-        yield Ranks(pulse, dict(enumerate(pulses, 1)))
+    store = dist.HashStore()
+    with RankPulse(store, 0, 1 + len(pulses), NEVER) as pulse:
+        yield Ranks(store, pulse, dict(enumerate(pulses, 1)))
 
 
 def test_a_wait_names_the_ranks_that_have_entered_the_fewest_exchanges() -> None:
@@ -85,25 +88,23 @@ def test_a_closed_connection_of_a_rank_that_gave_up_is_that_of_the_rank_for_whic
 def test_a_rank_that_gave_up_tells_the_others() -> None:
     with rank_0(at(3)) as ranks:
         ranks.lost(LATE)
-        assert Pulse.read(ranks.pulse._store.get(pulse_key(0))).left
+        assert Pulse.read(ranks.store.get(pulse_key(0))).left
 
 
 def test_an_exchange_is_counted_when_a_rank_enters_it() -> None:
     with rank_0(at(5)) as ranks:
         with pytest.raises(WorkerLost):  # it has no connections
             ranks.exchange(torch.ones(1), torch.ones(1), 1, "another sum")
-        beat = Pulse.read(ranks.pulse._store.get(pulse_key(0)))
+        beat = Pulse.read(ranks.store.get(pulse_key(0)))
     assert (beat.entered, beat.exchange) == (6, "another sum")
 
 
 def test_a_rank_whose_pulse_stands_still_is_named_before_one_that_is_late() -> None:
-    """Rank 1 has entered the exchange, and rank 2 has not."""
-    store = host_store(3)
-    others = [RankPulse(join_store(store.port, 3, deadline=PATIENCE), rank, 3, 2.0) for rank in (1, 2)]
-    with others[1], RankPulse(store, 0, 3, 2.0) as pulse:
-        ranks = Ranks(pulse, {1: at(5)})
-        pulse.waiting = RankWait((), "a sum")
-        wait_until(lambda: pulse.silent() == [1], "rank 1 is silent")
+    """Rank 1 has entered the exchange, and rank 2 has not. Their last new pulses are a day ago and tomorrow."""
+    with rank_0(at(5), at(3)) as ranks:
+        ranks.pulse.leave()  # it has seen their pulses
+        for rank, days in ((1, -1), (2, 1)):
+            ranks.pulse.others._new[rank] += days * 86400
         error = ranks.lost(CLOSED)
     assert isinstance(error, SilentRanks)
     assert error.what == "rank 0 waited for rank 1, which gives no sign of life: a sum"
@@ -129,14 +130,48 @@ def test_a_pulse_is_counted_up_until_the_end_of_the_context_also_while_the_rank_
     assert Pulse.read(store.get(pulse_key(1))).left
 
 
-def test_a_closed_store_is_that_of_rank_0(monkeypatch: pytest.MonkeyPatch) -> None:
-    """At once, and not because it does not answer."""
+def test_fast_beats_give_a_rank_time_to_live() -> None:
+    """Five beats of a tenth of a second are shorter than a rank may need for its next one."""
+    with RankPulse(store := dist.HashStore(), 0, 3, 1.6) as pulse:
+        Ranks(store, pulse, {1: at(5), 2: at(5)})
+        pulse.leave()
+        for rank, seconds in ((1, 1.0), (2, 3.0)):
+            pulse.others._new[rank] = pulse.others._looked - seconds
+        assert pulse.silent() == [2]
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_closed_store_is_named_and_no_rank(rank: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """At once, and not because it does not answer. Torchrun may host it, and rank 0 live."""
     monkeypatch.setattr(rank_pulse, "STILL", math.inf)
     store = host_store(2)
-    with RankPulse(join_store(store.port, 2, deadline=PATIENCE), 1, 2, 0.1) as pulse:
-        store.wait([pulse_key(1)])
-        del store
-        wait_until(lambda: pulse.silent() == [0], "the store is closed")
+    with RankPulse(join_store(store.port, 2, deadline=PATIENCE), rank, 2, 0.1) as pulse:
+        ranks = Ranks(store, pulse, {1 - rank: at(5)})
+        store.wait([pulse_key(rank)])
+        del store, ranks.store
+        wait_until(pulse.store_silent, "the store is closed")
+        error = ranks.lost(CLOSED)
+    assert error.what == f"rank {rank} waited for {STORE}, which gives no sign of life: a sum"
+    assert isinstance(error, SilentRanks)
+
+
+def test_a_call_just_after_a_beat_is_heard() -> None:
+    """The pulse's thread has just timed out in its wait for it."""
+
+    class JustLate(Event):
+        def wait(self, timeout: float | None = None) -> bool:
+            time.sleep(0.01)
+            self.set()
+            return False
+
+    with rank_0(at(5)) as ranks:
+        ranks.pulse.leave()  # from now on it looks if it is called
+        beat = Pulse.read(ranks.store.get(pulse_key(0))).beat
+        ranks.store.set(pulse_key(1), at(9).text())
+        before, ranks.pulse._wake = ranks.pulse._wake, JustLate()
+        before.set()
+        wait_until(lambda: Pulse.read(ranks.store.get(pulse_key(0))).beat > beat + 5, "the pulse goes on")
+        assert ranks.pulse.others.pulses[1].entered == 9
 
 
 @contextmanager

@@ -11,7 +11,7 @@ from torch.distributed import DistNetworkError, DistStoreError
 
 from groupwise.core import WorkerLost
 from groupwise.learner import ReplicatedRanks, distributed, rank_pulse
-from groupwise.learner.rank_pulse import Pulse, RankPulse, Store, pulse_key
+from groupwise.learner.rank_pulse import STORE, Pulse, PulseWatch, RankPulse, SilentRanks, Store, pulse_key
 from groupwise.learner.rank_store import CALL, awaited, join_store, wait_for_call
 
 SECONDS = 60.0
@@ -48,7 +48,8 @@ def test_a_rank_waits_as_long_as_rank_0_has_a_pulse(monkeypatch: pytest.MonkeyPa
     assert awaited(store, "message/7", 8.0) == b"value" and store.clock == 101
 
 
-def test_a_pulse_that_stands_still_is_no_sign_of_life() -> None:
+def test_a_pulse_that_stands_still_is_no_sign_of_life(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By a pretended clock: each look takes longer than half of the patience."""
     ended = Event()
 
     class Still(PretendedStore):
@@ -57,9 +58,32 @@ def test_a_pulse_that_stands_still_is_no_sign_of_life() -> None:
                 raise DistNetworkError("closed")
             raise DistStoreError("wait timeout")
 
-    with pytest.raises(WorkerLost, match=r"rank 0 gave no sign of life for 0\.1 s"):
-        awaited(Still(0, beats=False), CALL, 0.1)
+        def multi_get(self, keys: list[str]) -> list[bytes]:
+            self.clock += 0.06
+            return super().multi_get(keys)
+
+    store = Still(0, beats=False)
+    monkeypatch.setattr(rank_pulse.time, "monotonic", lambda: store.clock)
+    with pytest.raises(SilentRanks, match=r"^rank 0 gave no sign of life for 0\.1 s"):
+        awaited(store, CALL, 0.1)
     ended.set()
+
+
+def test_a_look_after_a_long_time_makes_no_rank_silent_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another thread may ask at any moment, such as when the look finds the first new pulse."""
+    store, watch = PretendedStore(0, beats=True), PulseWatch([0])
+    monkeypatch.setattr(rank_pulse.time, "monotonic", lambda: store.clock)
+    found: list[float] = []
+
+    class Asked(dict[int, float]):
+        def __setitem__(self, rank: int, seconds: float) -> None:
+            found.append(watch.still_seconds(rank))
+            super().__setitem__(rank, seconds)
+
+    watch._new, watch._looked = Asked({0: 0.0}), 0.0
+    store.clock = 1000.0
+    watch.look(store)
+    assert found == [0.0] and watch.still_seconds(0) == 0 and watch.pulses[0].beat == 1000
 
 
 @pytest.fixture
@@ -72,22 +96,38 @@ def vanished() -> Iterator[PretendedStore]:
             assert end.wait(SECONDS)
             raise DistNetworkError("closed")
 
+        def set(self, key: str, value: Any) -> None:
+            self.wait([key])
+
     yield Vanished(0, beats=False)
     end.set()
 
 
 def test_a_store_that_does_not_answer_ends_the_wait(vanished: PretendedStore) -> None:
-    with pytest.raises(WorkerLost, match="no sign of life") as caught:
+    with pytest.raises(SilentRanks) as caught:
         wait_for_call(vanished, 0.1)
-    assert "groupwise resume" in caught.value.fix
+    assert caught.value.what == f"{STORE} gave no sign of life for 0.1 s" and "groupwise resume" in caught.value.fix
 
 
 def test_ranks_that_meet_name_a_host_that_vanishes(vanished: PretendedStore, monkeypatch: pytest.MonkeyPatch) -> None:
     """Between the first contact with rank 0 and the connections of all ranks."""
     monkeypatch.setattr(distributed, "START", timedelta(seconds=0.1))
-    monkeypatch.setattr(vanished, "set", lambda key, value: None)
-    with pytest.raises(WorkerLost, match=r"rank 1 waited for rank 0, which did not answer within 0\.2 s: the start"):
-        ReplicatedRanks(vanished, RankPulse(vanished, 1, 2, 0.1), 2, deadline=0.1)
+    monkeypatch.setattr(rank_pulse, "LEAST_STILL", 0.1)
+    with RankPulse(vanished, 1, 2, 0.1) as pulse, pytest.raises(SilentRanks) as caught:
+        ReplicatedRanks(vanished, pulse, 2, deadline=0.1)
+    assert caught.value.what == f"rank 1 waited for {STORE}, which did not answer within 0.2 s: the start"
+
+
+def test_rank_0_sends_to_a_store_that_does_not_answer(
+    vanished: PretendedStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As that of a stopped torchrun: rank 0 does not name itself."""
+    monkeypatch.setattr(rank_pulse, "LEAST_STILL", 0.1)
+    ranks = object.__new__(ReplicatedRanks)  # without connections
+    ranks.rank, ranks.size, ranks.deadline, ranks._store, ranks._messages = 0, 2, 0.2, vanished, 0
+    with RankPulse(vanished, 0, 2, 0.1) as ranks.pulse, pytest.raises(SilentRanks) as caught:
+        ranks.send(b"work")
+    assert caught.value.what == f"rank 0 waited for {STORE}, which did not answer within 0.2 s: a message"
 
 
 def test_a_host_that_accepts_connections_and_is_silent_is_no_rank_0() -> None:

@@ -184,11 +184,22 @@ def test_an_error_has_the_last_lines_of_a_rank_that_needs_long_to_end(
 
 
 def test_the_end_of_a_rank_that_gave_up_does_not_hide_the_rank_without_a_sign_of_life() -> None:
-    """Rank 2 has died meanwhile; rank 1 is stopped, as its pulse shows."""
+    """Rank 2 has ended because of rank 1, which is stopped, as its pulse shows."""
     what = "rank 0 waited for rank 1, which gives no sign of life: weights"
-    with LocalProcesses({"rank 2": ["-c", "exit(3)"]}, {}) as processes:
-        assert (error := processes.cause(PATIENCE)) and error.what == "rank 2 ended with exit code 3"
+    with LocalProcesses({"rank 2": ["-c", f"exit({WorkerLost.code})"]}, {}) as processes:
+        assert processes.cause(PATIENCE) is None and processes.deaths()
         assert named_by(processes, SilentRanks(what, evidence="closed", fix="resume")).what == what
+
+
+def test_a_killed_rank_without_a_sign_of_life_is_named_with_its_signal_and_last_lines() -> None:
+    """Its connections may stay open for longer than its pulse is missed."""
+    what = "rank 0 waited for rank 1, which gives no sign of life: weights"
+    code = "import os; print('a line', flush=True); os.kill(os.getpid(), 9)"
+    with LocalProcesses({"rank 1": ["-c", code]}, {}) as processes:
+        assert processes.cause(PATIENCE)
+        error = named_by(processes, SilentRanks(what, evidence="closed", fix="resume"))
+    assert (error.what, error.fix) == ("rank 1 was killed by SIGKILL", "resume")
+    assert error.evidence.splitlines() == ["a line", what]
 
 
 def tensors(run: Path) -> dict[str, Tensor]:

@@ -9,7 +9,7 @@ from types import TracebackType
 from groupwise.cluster.processes import NamedProcesses, ProcessEnd
 from groupwise.core import Usage
 from groupwise.learner.distributed import START
-from groupwise.learner.rank_pulse import RankPulse, Store
+from groupwise.learner.rank_pulse import STORE, RankPulse, Store
 from groupwise.learner.rank_store import host_store, join_start, join_store, late_for_start, prefix_store
 
 VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
@@ -133,9 +133,15 @@ class ExternalProcesses(NamedProcesses):
         return "start it with the same command, WORLD_SIZE, MASTER_ADDR and MASTER_PORT, and with its RANK"
 
     def deaths(self) -> Mapping[str, ProcessEnd]:
-        """The ranks that give no sign of life."""
+        """The ranks that give no sign of life, or their store.
+
+        A rank looks at the others only while it waits in an exchange. So before the first one, none is found here.
+        """
         if not self._pulse:
             return {}
+        if self._pulse.store_silent():
+            line = "its process has ended or is stopped, its host is down, or the network to it is cut"
+            return {STORE: ProcessEnd(0, [line], "it gives no sign of life")}
         lines = {rank: self._pulse.describe(rank) for rank in self._pulse.silent()}
         return {f"rank {rank}": ProcessEnd(0, [line], "it gives no sign of life") for rank, line in lines.items()}
 

@@ -10,6 +10,7 @@ from typing import TypeVar
 
 from groupwise.cluster.processes import REPORT
 from groupwise.learner import Ranks
+from groupwise.learner.rank_pulse import RankWait
 
 T = TypeVar("T")
 
@@ -23,6 +24,17 @@ async def in_thread(work: Callable[[], T]) -> T:
     while not (await asyncio.wait({task}, timeout=LOOK))[0]:
         pass
     return task.result()
+
+
+def wait_line(wait: RankWait) -> str:
+    """The line about a long wait.
+
+    >>> import time
+    >>> wait_line(RankWait((3,), "a message", start_seconds=time.monotonic() - 20, silent=True))
+    'waiting for rank 3 for 20 s, without a sign of life: a message'
+    """
+    life = ", without a sign of life" if wait.silent else ""
+    return f"waiting for {wait.names} for {wait.seconds:.0f} s{life}: {wait.awaited_data}"
 
 
 @contextmanager
@@ -40,8 +52,7 @@ def waits_reported(ranks: Ranks, notify: Callable[[str], None]) -> Iterator[None
             if wait is None or wait.seconds < REPORT:
                 report = REPORT
             elif wait.seconds >= report:
-                life = ", without a sign of life" if wait.silent else ""
-                notify(f"waiting for {wait.names} for {wait.seconds:.0f} s{life}: {wait.awaited_data}")
+                notify(wait_line(wait))
                 report *= 2
 
     thread = Thread(target=copy_context().run, args=(look,), daemon=True)  # the context has the output of the call

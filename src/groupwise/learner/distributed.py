@@ -321,8 +321,8 @@ class ReplicatedRanks(_WholeModels):
         own = own or [b""] * self.size
         sizes = [len(message), *map(len, own)]
         self.pulse.enter("a message")
-        with self.errors([0], "a message"):
-            self._store.set(f"message/{index}", ",".join(map(str, sizes)))
+        with self.errors((), "a message"):
+            within(self.deadline, lambda: self._store.set(f"message/{index}", ",".join(map(str, sizes))))
         self._pass_on(_as_bytes(message), [_as_bytes(part) for part in own])
 
     def receive(self) -> bytes | None:

@@ -5,6 +5,7 @@ the ranks that have entered the fewest exchanges are those for which the others 
 """
 
 import json
+import math
 import socket
 import time
 from collections.abc import Sequence
@@ -28,8 +29,10 @@ STILL = 5
 
 A thread counts, so a rank that computes has a pulse. Only code that holds Python's lock that long has none.
 """
-
-
+LEAST_STILL = 2.0
+"""The fewest seconds without a new pulse after which a rank gives no sign of life, however fast its beats are."""
+STORE = "the store of the ranks (of rank 0 or its torchrun)"
+"""What the ranks wait for if the store does not answer: rank 0 may live where torchrun has the store."""
 POLL = 0.01
 """Seconds between two looks for an answer of the thread."""
 
@@ -76,18 +79,19 @@ class PulseWatch:
     def __init__(self, ranks: Sequence[int]) -> None:
         self.pulses: dict[int, Pulse] = {}
         self._texts: dict[int, bytes] = dict.fromkeys(ranks, b"")
-        self._new = dict.fromkeys(ranks, time.monotonic())
         self._looked = time.monotonic()
+        self._new = dict.fromkeys(ranks, self._looked)
 
     def look(self, store: Store) -> None:
         """Read the pulses. Until all are there, an answer of the store is a sign of life."""
         keys = [pulse_key(rank) for rank in self._texts]
         values = store.multi_get(keys) if store.check(keys) else [b""] * len(keys)
-        self._looked = time.monotonic()
+        now = time.monotonic()
         for rank, text in zip(self._texts, values, strict=True):
             if not text or text != self._texts[rank]:
-                self._texts[rank], self._new[rank] = text, self._looked
+                self._texts[rank], self._new[rank] = text, now
         self.pulses = {rank: Pulse.read(text) for rank, text in self._texts.items() if text}
+        self._looked = now  # last: another thread may ask meanwhile, and the look before may be long ago
 
     def still_seconds(self, rank: int) -> float:
         """The seconds before the last look in which a rank had no new pulse."""
@@ -102,7 +106,8 @@ class PulseWatch:
 class RankWait:
     """A wait for other ranks, none of which is named while all take part: what they should send or receive.
 
-    `start_seconds` is its begin in seconds of `time.monotonic`. `silent` if the ranks give no sign of life.
+    `start_seconds` is its begin in seconds of `time.monotonic`. `silent` if the ranks give no sign of life, or without
+    ranks, their store.
     """
 
     awaited_ranks: tuple[int, ...]
@@ -121,9 +126,11 @@ class RankWait:
 
         >>> RankWait((1,), "").names, RankWait((1, 3), "").names, RankWait((), "").names
         ('rank 1', 'ranks 1, 3', 'another rank')
+        >>> RankWait((), "", silent=True).names
+        'the store of the ranks (of rank 0 or its torchrun)'
         """
         if not self.awaited_ranks:
-            return "another rank"
+            return STORE if self.silent else "another rank"
         return f"rank{'s' * (len(self.awaited_ranks) > 1)} {first_items(self.awaited_ranks)}"
 
 
@@ -137,13 +144,16 @@ class RankPulse:
         self.rank, self.size = rank, size
         self.waiting: RankWait | None = None
         self.others = PulseWatch([other for other in range(size) if other != rank])
-        self._store, self._seconds = store, min(BEAT, longest / BEATS)
+        self._seconds = min(BEAT, longest / BEATS)
+        self._still = max(STILL * self._seconds, LEAST_STILL)
         self._entered, self._exchange, self._host = 0, "the start", socket.gethostname()
         self._wake, self._end, self._left = Event(), Event(), False
-        self._last_beat, self._store_closed = time.monotonic(), False
-        self._thread = Thread(target=self._count, daemon=True)
+        self._last_beat, self._store_closed = math.inf, False
+        # The thread alone holds the store: it is closed after the context, and so is its port if this process hosts it.
+        self._thread = Thread(target=self._count, args=(store,), daemon=True)
 
     def __enter__(self) -> "RankPulse":
+        self._last_beat = time.monotonic()
         self._thread.start()
         return self
 
@@ -161,19 +171,24 @@ class RankPulse:
         """The present wait, with the ranks for which it waits as far as the pulses show them."""
         if not (wait := self.waiting):
             return None
+        if self.store_silent():
+            return replace(wait, awaited_ranks=(), silent=True)
         if silent := self.silent():
             return replace(wait, awaited_ranks=tuple(silent), silent=True)
         return replace(wait, awaited_ranks=tuple(self.late()) or wait.awaited_ranks)
 
     def silent(self) -> list[int]:
-        """The other ranks that give no sign of life. A store that does not answer is one of rank 0."""
-        if self._store_closed or time.monotonic() - self._last_beat > STILL * self._seconds:
-            return [0] if self.rank and not self._has_left(0) else []
+        """The other ranks that gave no sign of life when this rank last looked: it looks while it waits."""
         return [
             rank
             for rank in self.others.pulses
-            if not self._has_left(rank) and self.others.still_seconds(rank) >= STILL * self._seconds
+            if not self._has_left(rank) and self.others.still_seconds(rank) >= self._still
         ]
+
+    def store_silent(self) -> bool:
+        """Whether the store does not answer, and rank 0 has not ended."""
+        silent = self._store_closed or time.monotonic() - self._last_beat > self._still
+        return silent and not self._has_left(0)
 
     def late(self) -> list[int]:
         """The other ranks that have yet to enter the exchange of this rank, and have entered the fewest."""
@@ -201,25 +216,27 @@ class RankPulse:
 
         It takes some beats if the store does not answer.
         """
-        self._left, asked = True, time.monotonic()
+        self._left = True
         self._wake.set()
-        while self._last_beat < asked > time.monotonic() - STILL * self._seconds and not self._store_closed:
+        asked = time.monotonic()  # a beat that starts later sees the wake, or the one before it has
+        while self._last_beat < asked > time.monotonic() - self._still and not self._store_closed:
             time.sleep(POLL)
 
-    def _count(self) -> None:
+    def _count(self, store: Store) -> None:
         """Beat until the end. The store's calls are in this thread: they block without end if its host has vanished."""
-        beat, woken = 0, False
+        beat = 0
         try:
             # A wait for a key holds back all other calls over the same connection.
-            store = self._store.clone()  # pyright: ignore[reportAttributeAccessIssue]
+            store = store.clone()  # pyright: ignore[reportAttributeAccessIssue]
             while not self._end.is_set():
                 start, beat = time.monotonic(), beat + 1
+                if woken := self._wake.is_set():
+                    self._wake.clear()
                 store.set(pulse_key(self.rank), self._pulse(beat).text())
                 if woken or len(self.others.pulses) < self.size - 1 or self._waits():
                     self.others.look(store)
                 self._last_beat = start
-                woken = self._wake.wait(self._seconds)
-                self._wake.clear()
+                self._wake.wait(self._seconds)
             store.set(pulse_key(self.rank), self._pulse(beat + 1).text())
         except (dist.DistError, RuntimeError):
             self._store_closed = True

@@ -18,7 +18,7 @@ from typing import TypeVar
 import torch.distributed as dist
 
 from groupwise.core import Usage, WorkerLost
-from groupwise.learner.rank_pulse import PulseWatch, SilentRanks, Store
+from groupwise.learner.rank_pulse import STORE, PulseWatch, SilentRanks, Store
 
 TCPStore, PrefixStore = dist.TCPStore, dist.PrefixStore  # pyright: ignore[reportPrivateImportUsage]
 T = TypeVar("T")
@@ -176,8 +176,9 @@ def awaited(store: Store, key: str, patience: float) -> bytes:
         with suppress(TimeoutError):
             return value.result(step)
         if watch.silent_seconds(0) > patience:
+            silent = STORE if watch.still_seconds(0) <= 0 else "rank 0"  # the store's last answer had a new pulse
             raise SilentRanks(
-                f"rank 0 gave no sign of life for {patience:g} s",
+                f"{silent} gave no sign of life for {patience:g} s",
                 evidence="its process is stopped, its host is down, or the network to it is cut",
                 fix="continue from the last checkpoint with groupwise resume, once the host of rank 0 is back",
             )

@@ -99,7 +99,7 @@ def rank_store(recipe: Recipe, layout: RunLayout) -> Iterator[RankRendezvous | N
         store = host_store(cluster.ranks, host)
     pulse = RankPulse(store, 0, cluster.ranks, cluster.deadline)
     meeting = RankRendezvous(store, host, pulse)
-    del store
+    del store  # an error that is kept holds this frame
     try:
         with pulse:
             yield meeting
@@ -197,9 +197,14 @@ def start(
 
 
 def named_by(processes: NamedProcesses, error: WorkerLost) -> WorkerLost:
-    """The end of the process that caused an error; if none has ended, the error with what the processes printed."""
-    patience = CLOSING if isinstance(error, ConnectionClosed) else GRACE
-    if not isinstance(error, SilentRanks) and (cause := processes.cause(patience)):
+    """The end of the process that caused an error; if none has ended, the error with what the processes printed.
+
+    A killed rank has ended when its pulse is missed. External ranks show their pulses alone, which the error has read.
+    """
+    silent = isinstance(error, SilentRanks)
+    patience = 0.0 if silent else CLOSING if isinstance(error, ConnectionClosed) else GRACE
+    known = silent and isinstance(processes, ExternalProcesses)
+    if not known and (cause := processes.cause(patience)):
         return WorkerLost(cause.what, evidence=f"{cause.evidence}\n{error.what}", fix=error.fix)
     printed = [text for name, lines in processes.printed().items() if lines for text in (f"{name} printed:", *lines)]
     return WorkerLost(error.what, evidence="\n".join([error.evidence, *printed]), fix=error.fix)

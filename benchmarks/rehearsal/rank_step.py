@@ -146,7 +146,7 @@ def _rank_step(
     with fake_device(shapes) as device:
         phases = Phases(device)
         phases.begin(START)
-        pulse = RankPulse(store, rank, recipe.cluster.ranks, DEADLINE)  # nobody waits: it needs no thread
+        pulse = RankPulse(store, rank, recipe.cluster.ranks, DEADLINE)  # no rank waits: it needs no thread
         ranks = kind_of_ranks(recipe.cluster.sharded)(store, pulse, lanes, deadline=DEADLINE)
         try:
             model.recompute = recipe.machine.gradient_checkpointing

@@ -10,8 +10,9 @@ iterations are enough is open.
 
 from dataclasses import replace
 
+from groupwise.evaluation.seed_verdicts import NOT_ENOUGH_RUNS
 from studies.pass_at_k import RESULTS
-from studies.study import LEAST_ACCURACY, NO_KL, Arm, Measured, cost, table
+from studies.study import LEAST_ACCURACY, NO_KL, SEEDS, Arm, Measured, cost, table
 
 QA = "template = Q: {prompt}\nA:"
 PROBLEMS = ("task = studies/smollm2.jsonl", "verifier = last_number", "sampling.temperature = 0.6",
@@ -65,7 +66,7 @@ def templates(m: Measured) -> str:
 
 def trained(m: Measured) -> str:
     """The table of the templates before and after training."""
-    rows, at = [], (0, FEW)
+    rows, at, complete = [], (0, FEW), len(m.seeds) == len(SEEDS)
     sampled = {key: [m.mean(key, ACCURACIES["sampled"][0], i, i) for i in at] for key in m.arms}
     for key, (before, after) in sampled.items():
         gain = after.minus(before, LEAST_ACCURACY)
@@ -73,9 +74,11 @@ def trained(m: Measured) -> str:
             " / ".join(f"{m.mean(key, name, i, i).mean:.3g}" for i in at)
             for name in (ACCURACIES["greedy"][0], TRUNCATED, LENGTH)
         )
-        rows.append((m.arms[key].label, before, after, gain, greedy, cut, length, gain.result(*RESULTS)))
+        word = gain.result(*RESULTS) if complete else f"*undecided*: {NOT_ENOUGH_RUNS}"
+        rows.append((m.arms[key].label, before, after, gain, greedy, cut, length, word))
     apart = [m.estimate(max(x) - min(x) for x in zip(*(own[i].values for own in sampled.values()))) for i in (0, 1)]
-    change = apart[1].minus(apart[0], LEAST_APART).stated("grows", "shrinks")
+    moved = apart[1].minus(apart[0], LEAST_APART)
+    change = moved.stated("grows", "shrinks") if complete else moved.brief
     head = ("template", "before", "after", "difference", "greedy", "cut off", "length", "result")
     return (
         f"{table(head, rows)}\n\nThe best template minus the worst: {apart[0].brief} before and {apart[1].brief} "

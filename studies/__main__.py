@@ -16,6 +16,7 @@ from benchmarks.atlas.running import unmeasured
 
 from groupwise.certificates.studies import StudyRun, read_results
 from groupwise.core import MissingRequirement
+from studies.claims import fresh_results
 from studies.figures import need_matplotlib, new_figure, write_svg
 from studies.index import index_blocks, other_seeds
 from studies.pages import RESULTS, filled, read_exact, store_exact, total_cost, written
@@ -176,7 +177,10 @@ def write(study: Study, home: Path) -> None:
 def write_index(home: Path) -> None:
     """Write the verdict of each study and the cost of all studies into the index of the pages."""
     path, results = home / INDEX, read_results(home / RESULTS)
-    blocks = {**index_blocks(results, read_exact(home)), "studies_cost": total_cost(map(find_study, NAMES), results)}
+    blocks = {
+        **index_blocks(results, read_exact(home), fresh_results(home)),
+        "studies_cost": total_cost(map(find_study, NAMES), results),
+    }
     path.write_text(filled(path.read_text(encoding="utf-8"), blocks), encoding="utf-8")
 
 

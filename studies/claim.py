@@ -7,6 +7,8 @@ each number of seeds in `LOOKS`, each at Pocock's bound. The first look that dec
 from three first models in turn; a claim that makes its models makes one for each seed.
 *Undecided* without regard to the differences: the mechanism had nothing to do, a best rate lies at an edge of the
 largest grid, the second side unlearns, or it leaves too little room for *absent*. More seeds would not decide these.
+*Rates not told apart.* A verdict between sides with different rates, of which one is left to both (studies/rates.py),
+waits for the runs of both sides there.
 *Admitted.* A claim about a model that another claim admits has no run before that one is shown.
 """
 
@@ -28,10 +30,13 @@ from groupwise.evaluation.seed_verdicts import (
     LOOK_LEVEL,
     LOOKS,
     NOT_ENOUGH_RUNS,
+    Verdict,
     has_little_room,
+    verdict,
 )
 from groupwise.evaluation.seeds_to_decide import seeds_in_words, seeds_to_decide
 from studies.judgement import Judgement, judged
+from studies.rates import NOT_TOLD_APART, common, left, not_told_apart
 from studies.study import Arm, Estimate, Results, average, points
 
 EARLY = 5
@@ -102,6 +107,11 @@ class Claim:
             return best(rates, [self._score(side, rate, results) for rate in rates])
         return self.rates[0]
 
+    def left(self, side: int, results: Results) -> tuple[float, ...]:
+        """The best rate of a side, and those that its tuning seeds do not tell apart from it; none before them."""
+        rates = self.grid(side, results)
+        return left(rates, [self._score(side, rate, results) for rate in rates], self.least) if rates else self.rates
+
     def _score(self, side: int, rate: float, results: Results) -> float:
         """The mean of the metric over the tuning runs of a side at a rate; NaN while one is missing."""
         runs = [results.get(self.trial(side, rate, seed)) for seed in TUNING_SEEDS]
@@ -112,17 +122,17 @@ class Claim:
         """Whether the best rate of a side lies at an edge of its grid, as far as that may grow."""
         return any(is_at_edge(self.grid(side, results), self.best_rate(side, results)) for side in (0, 1))
 
-    def pairs(self, results: Results) -> Iterator[tuple[StudyRun, StudyRun]]:
-        """The runs of both sides with each fresh seed, once the rates are known."""
-        rates = [self.best_rate(side, results) for side in (0, 1)]
+    def pairs(self, results: Results, at: float | None = None) -> Iterator[tuple[StudyRun, StudyRun]]:
+        """The runs of both sides with each fresh seed, once the rates are known; with `at` both have that rate."""
+        rates = [self.best_rate(side, results) if at is None else at for side in (0, 1)]
         for seed in range(FIRST_SEED, FIRST_SEED + LOOKS[-1]):
             if rates[0] is not None and rates[1] is not None:
                 yield self.trial(0, rates[0], seed), self.trial(1, rates[1], seed)
 
-    def differences(self, results: Results) -> list[float]:
+    def differences(self, results: Results, at: float | None = None) -> list[float]:
         """The first side minus the second, for each seed up to the first that lacks a result."""
         found = []
-        for one, other in self.pairs(results):
+        for one, other in self.pairs(results, at):
             if one not in results or other not in results:
                 break
             found.append(self.mean(results[one], self.metric) - self.mean(results[other], self.metric))
@@ -140,7 +150,7 @@ class Claim:
                  for seed in TUNING_SEEDS]  # fmt: skip
         tuning = [run for run in grids if run not in results]
         if tuning or self.judgement(results).is_final:
-            return tuning
+            return tuning or self._unmade(results)
         pairs = list(self.pairs(results))
         for look in LOOKS:
             if runs := [run for pair in pairs[:look] for run in pair if run not in results]:
@@ -178,9 +188,33 @@ class Claim:
 
     def judgement(self, results: Results) -> Judgement:
         """The verdict of the first look that decides, or that has an obstacle; not final while one is to come."""
+        found = self._at_own_rates(results)
+        words = [self._word_at(rate, found.seeds, results) for rate in self._common(results)]
+        because = not_told_apart(found.word, words)
+        return Judgement("undecided", because, found.seeds) if because else found
+
+    def _at_own_rates(self, results: Results) -> Judgement:
         return judged(
             self.differences(results), self.least, self.first_models, lambda look: self.obstacle(results, look)
         )
+
+    def _common(self, results: Results) -> list[float]:
+        """The rates that are left to both sides, if these take different ones."""
+        return common(self.left(0, results), self.left(1, results))
+
+    def _word_at(self, rate: float, seeds: int, results: Results) -> Verdict | None:
+        """The verdict by the same seeds with both sides at one rate; None without their runs."""
+        differences = self.differences(results, rate)[:seeds]
+        bases = [run.base for run, _ in islice(self.pairs(results, rate), seeds)]
+        return verdict(differences, self.least, LOOK_LEVEL, bases) if len(differences) == seeds else None
+
+    def _unmade(self, results: Results) -> list[StudyRun]:
+        """The runs without a result for which a verdict waits, whose sides have rates that are not told apart."""
+        found = self.judgement(results)
+        if found.because != NOT_TOLD_APART:
+            return []
+        pairs = (pair for rate in self._common(results) for pair in islice(self.pairs(results, rate), found.seeds))
+        return [run for pair in pairs for run in pair if run not in results]
 
 
 def state(claim: Claim, results: Results) -> str:
@@ -195,7 +229,7 @@ def state(claim: Claim, results: Results) -> str:
     seeds = [counted(found.seeds, "seed")] * bool(found.seeds)
     if found.word == "undecided" and (not found.is_final or not found.because) and len(differences) > 1:
         seeds.append(f"{seeds_in_words(seeds_to_decide(differences, claim.least), found.seeds)} to decide")
-    if found.because and found.because != FIRST_MODELS_DIFFER:
+    if found.because not in ("", FIRST_MODELS_DIFFER, NOT_TOLD_APART):
         return ", ".join([str(found), *seeds])
     low, high = mean_interval(differences, LOOK_LEVEL)
     at = " at one rate" * claim.has_one_rate

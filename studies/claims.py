@@ -15,12 +15,14 @@ from benchmarks.atlas.running import run_all
 
 from groupwise.certificates.studies import StudyRunResult, is_stale, read_results
 from groupwise.core import counted
+from groupwise.evaluation.seed_verdicts import LOOK_LEVEL, LOOKS
 from studies import admission, engine_kl, leave_one_out, long_answers, noisy_logprobs, sparse_mixture
 from studies.claim import Claim, state
 from studies.forest import VERDICTS
 from studies.pages import filled
+from studies.rates import in_words
 from studies.running import HOME
-from studies.study import Results, average, table
+from studies.study import Estimate, Results, average, table
 
 FILES = (noisy_logprobs, long_answers, engine_kl, admission, sparse_mixture, leave_one_out)
 CLAIMS = {claim.name: claim for file in FILES for claim in file.CLAIMS}
@@ -69,10 +71,11 @@ def blocks(results: Results) -> dict[str, str]:
     """The table of the page."""
     rows = [
         (f"`{claim.name}`", claim.text, f"{claim.sides[0].label} - {claim.sides[1].label}", claim.least,
-         " / ".join(f"{rate:g}" for rate in claim.rates), beside(claim, results), state(claim, results))
+         " / ".join(f"{rate:g}" for rate in claim.rates), taken(claim, results), beside(claim, results),
+         state(claim, results))
         for claim in CLAIMS.values()
     ]  # fmt: skip
-    head = ("name", "claim", "difference", "least that counts", "rates", "beside", "state")
+    head = ("name", "claim", "difference", "least that counts", "rates", "taken", "beside", "state")
     return {"claims": f"{counts(results)}\n\n{table(head, rows)}"}
 
 
@@ -88,6 +91,21 @@ def counts(results: Results) -> str:
     open_, unmade = (sum(test(x) for x in found) for test in (lambda x: not x.is_final, lambda x: not x.seeds))
     unfinished = f"{open_} have not enough runs, {unmade} of them none"
     return f"{counted(len(found), 'claim')}: {listed}; {unfinished}. Beside them {single} at one rate."
+
+
+def taken(claim: Claim, results: Results) -> str:
+    """The rate of each side, with others that the tuning seeds do not tell apart; empty before them."""
+    rates = [in_words(claim.left(side, results)) for side in (0, 1) if len(claim.rates) > 1]
+    return ", ".join(rates) if all(rates) else ""
+
+
+def estimate(claim: Claim, results: Results) -> Estimate | None:
+    """The difference of a claim over the seeds of its judgement; None before the first look."""
+    seeds = claim.judgement(results).seeds
+    differences, bases = claim.differences(results)[:seeds], [run.base for run, _ in claim.pairs(results)][:seeds]
+    if seeds < LOOKS[0]:
+        return None
+    return Estimate(tuple(differences), claim.least, LOOK_LEVEL, tuple(bases), stale=False)
 
 
 def beside(claim: Claim, results: Results) -> str:

@@ -1,13 +1,13 @@
 """A forest plot as SVG: each claim with its difference, its interval and the verdict.
 
-The difference counts to the right where the paper claims it. Rows compare differences of different units, so each row
-has its own scale: what a reader compares is how far an interval lies from 0, relative to its width.
+The difference counts to the right where the paper claims it. All are in units of the smallest difference that counts, as
+their own units differ: between -1 and 1, in the shaded band, nothing counts. An interval that reaches beyond `REACH`
+ends in an arrow.
 """
 
 import html
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import isfinite
 
 from studies.figures import COLOURS, GRID, INK, PAPER, themed
 
@@ -15,8 +15,12 @@ ORANGE, BLUE, GREEN, _, GREY = COLOURS
 VERDICTS = {"shown": GREEN, "opposite": ORANGE, "absent": GREY, "undecided": BLUE}
 """The verdicts in the order of the plot, with their colours."""
 WIDTH, LINE, HEAD = 880, 22, 34
-CLAIM, LEFT, RIGHT, NUMBER = 100, 430, 610, 626
+CLAIM, LEFT, RIGHT, NUMBER = 100, 400, 622, 640
 """Where columns begin, in pixels: claims, the plot with its end, numbers. Verdicts begin at the left edge."""
+REACH, ARROW = 5, 7
+"""How many smallest differences that count the plot has on each side, and the length of an arrow in pixels."""
+TICKS = (-5, -3, -1, 0, 1, 3, 5)
+SCALE = "scale: the smallest difference that counts; shaded: less than it; an arrow: beyond the plot"
 SIZE = 13
 """The letters, in pixels of the file: 11 pixels remain when a page shows it at 750."""
 NOTES = {
@@ -28,15 +32,14 @@ NOTES = {
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A claim with the ends and the middle of its interval, above 0 as the paper claims, and its verdict.
+    """A claim with its verdict, and with the low end, the middle and the high end of its interval, None without runs.
 
-    `number` is the difference in words, `marks` are keys of `NOTES`.
+    These are above 0 as the paper claims, in smallest differences that count. `number` is the difference in words,
+    `marks` are keys of `NOTES`.
     """
 
     claim: str
-    low: float
-    middle: float
-    high: float
+    interval: tuple[float, float, float] | None
     verdict: str
     number: str = ""
     marks: str = ""
@@ -45,14 +48,15 @@ class Row:
 def forest(rows: Sequence[Row], alt: str) -> str:
     """The plot, with the rows of a verdict together, in the order of `VERDICTS`.
 
-    >>> svg = forest([Row("answers grow", 1.0, 2.0, 3.0, "shown", "2 (1 to 3) tokens")], "One claim")
+    >>> svg = forest([Row("answers grow", (1.0, 2.0, 3.0), "shown", "4 (2 to 6) tokens")], "One claim")
     >>> svg.count("<circle"), "answers grow" in svg, "var(--c5)" in svg
     (1, True, True)
     """
     ordered = [row for verdict in VERDICTS for row in rows if row.verdict == verdict]
-    notes = [f"{mark} {note}" for mark, note in NOTES.items() if any(mark in row.marks for row in rows)]
-    height = HEAD + LINE * (len(ordered) + len(notes)) + 10
-    parts = [f'<rect width="{WIDTH}" height="{height}" style="fill:{PAPER}"/>', *_head(HEAD + LINE * len(ordered))]
+    notes = [SCALE, *(f"{mark} {note}" for mark, note in NOTES.items() if any(mark in row.marks for row in rows))]
+    bottom = HEAD + LINE * len(ordered)
+    height = bottom + LINE * (len(notes) + 1) + 10
+    parts = [f'<rect width="{WIDTH}" height="{height}" style="fill:{PAPER}"/>', *_band(bottom), *_head(bottom)]
     for i, row in enumerate(ordered):
         middle = HEAD + LINE * i + LINE / 2
         is_first = i == 0 or ordered[i - 1].verdict != row.verdict
@@ -63,9 +67,16 @@ def forest(rows: Sequence[Row], alt: str) -> str:
     return themed(f'<svg xmlns="http://www.w3.org/2000/svg" {size} {font}>\n' + "\n".join(parts) + "\n</svg>\n", alt)
 
 
+def _band(bottom: float) -> list[str]:
+    """The differences that do not count, and the scale below the rows."""
+    left, right = _at(-1), _at(1)
+    shade = f'<rect x="{left:.1f}" y="{HEAD}" width="{right - left:.1f}" height="{bottom - HEAD}" style="fill:{GRID}"/>'
+    return [shade, *(_text(_at(x), bottom + LINE - 6, f"{x:+d}" if x else "0", anchor="middle") for x in TICKS)]
+
+
 def _head(bottom: float) -> list[str]:
     """The names of the columns, and the line of no difference."""
-    zero = (LEFT + RIGHT) / 2
+    zero = _at(0)
     return [
         _text(8, 22, "verdict"),
         _text(CLAIM, 22, "claim"),
@@ -78,24 +89,33 @@ def _head(bottom: float) -> list[str]:
 
 def _row(row: Row, y: float) -> list[str]:
     """The mark and the word of the verdict, the claim, the interval with its middle, and the number."""
-    colour = VERDICTS[row.verdict]
-    low, middle, high = _scaled(row)
     return [
         _mark(row.verdict, 14, y),
-        _text(26, y + 4.5, row.verdict, colour=colour),
+        _text(26, y + 4.5, row.verdict, colour=VERDICTS[row.verdict]),
         _text(CLAIM, y + 4.5, f"{row.claim} {row.marks}".strip()),
-        _line(low, y, high, y, colour, 2.4),
-        _mark(row.verdict, middle, y),
+        *(_interval(row.interval, row.verdict, y) if row.interval else []),
         _text(NUMBER, y + 4.5, row.number),
     ]
 
 
-def _scaled(row: Row) -> list[float]:
-    """Where the interval and its middle lie in the plot; an end without a bound lies at the edge."""
-    ends = (row.low, row.middle, row.high)
-    reach = max((abs(x) for x in ends if isfinite(x)), default=0.0) or 1.0
-    half = (RIGHT - LEFT) / 2
-    return [(LEFT + RIGHT) / 2 + half * min(max(x / reach, -1), 1) for x in ends]
+def _interval(interval: tuple[float, float, float], verdict: str, y: float) -> list[str]:
+    """The interval with its middle; an arrow at each edge of the plot beyond which it reaches."""
+    low, middle, high = interval
+    arrows = [_arrow(side, y, VERDICTS[verdict]) for side, end in ((-1, -low), (1, high)) if end > REACH]
+    inner = REACH - 2 * REACH * ARROW / (RIGHT - LEFT)
+    line = _line(_at(low, inner), y, _at(high, inner), y, VERDICTS[verdict], 2.4)
+    return [line, *arrows, _mark(verdict, _at(middle, inner - 0.25), y)]
+
+
+def _at(x: float, reach: float = REACH) -> float:
+    """Where a number of smallest differences lies in the plot, at most so many of them from the middle."""
+    return (LEFT + RIGHT) / 2 + (RIGHT - LEFT) / 2 / REACH * min(max(x, -reach), reach)
+
+
+def _arrow(side: int, y: float, colour: str) -> str:
+    tip = _at(side * REACH)
+    base = tip - side * ARROW
+    return f'<path d="M{tip:.1f} {y:.1f} L{base:.1f} {y - 5:.1f} L{base:.1f} {y + 5:.1f} Z" style="fill:{colour}"/>'
 
 
 def _mark(verdict: str, x: float, y: float) -> str:

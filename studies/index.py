@@ -9,6 +9,8 @@ from dataclasses import dataclass
 
 from groupwise.evaluation.seed_verdicts import ALPHA, NOT_ENOUGH_RUNS, benjamini_hochberg, holm
 from groupwise.evaluation.seeds_to_decide import seeds_in_words, seeds_to_decide
+from studies.claims import CLAIMS
+from studies.claims import estimate as estimate_of
 from studies.effects import EFFECTS, Effect, Estimates
 from studies.study import Estimate, Exact, Results, judged_estimates, table
 from studies.tuning import at_best_rates, best_measured
@@ -50,6 +52,15 @@ class EffectResult:
     verdicts: list[str]
     is_open: bool
 
+    @property
+    def text(self) -> str:
+        """The verdicts in a cell, with the reasons of those that are undecided."""
+        if self.is_open:
+            return f"undecided: {NOT_ENOUGH_RUNS}; at one rate: {detail(self.verdicts)}"
+        reasons = Counter(x.because for x in self.claimed if x.because)
+        texts = (why if n == len(self.claimed) else f"{why} in {n}" for why, n in reasons.items())
+        return ": ".join(filter(None, (detail(self.verdicts), ", ".join(texts))))
+
 
 def effect_result(effect: Effect, results: Results, exact: Mapping[str, Exact]) -> EffectResult:
     """The result of an effect: at the best rates where those runs are there."""
@@ -59,19 +70,17 @@ def effect_result(effect: Effect, results: Results, exact: Mapping[str, Exact]) 
     return EffectResult(effect.estimates(*data), effect.claimed(*data), effect.verdicts(*data), is_open)
 
 
-def index_blocks(results: Results, exact: Mapping[str, Exact]) -> dict[str, str]:
-    """The tables of effects and of corrections of the page, from the stored results."""
-    judged = judged_by_study(results, exact)
+def index_blocks(results: Results, exact: Mapping[str, Exact], of_claims: Results) -> dict[str, str]:
+    """The tables of effects and of corrections of the page, from the stored results of studies and of claims."""
+    judged = judged_by_page(results, exact, of_claims)
     kept, rows = corrected(judged), list[tuple[object, ...]]()
     for effect in EFFECTS:
         found = effect_result(effect, results, exact)
-        text = detail(found.verdicts)
         first = found.estimates[0]
         seeds = ", ".join([str(len(first.values)), *needed(found.claimed[0], found.is_open)])
         link = f"[page]({effect.study.page.removeprefix('docs/studies/')})"
-        text = f"undecided: {NOT_ENOUGH_RUNS}; at one rate: {text}" if found.is_open else text
         number, survives = f"{first.brief} {effect.unit}", kept_by(found.claimed, kept)
-        rows.append((effect.effect, text, number, seeds, survives, effect.kind, link))
+        rows.append((effect.effect, found.text, number, seeds, survives, effect.kind, link))
     return {"effects": table(HEAD, rows), "corrections": corrections(judged, kept)}
 
 
@@ -90,8 +99,8 @@ Judged = Mapping[str, Estimates]
 Kept = Mapping[tuple[float, ...], tuple[bool, bool]]
 
 
-def judged_by_study(results: Results, exact: Mapping[str, Exact]) -> Judged:
-    """The estimate of each verdict on the pages, by study, each once; also those of this page.
+def judged_by_page(results: Results, exact: Mapping[str, Exact], of_claims: Results) -> Judged:
+    """The estimate of each verdict on the pages, by study, each once up to its sign; also those of the page of claims.
 
     Those at the best rates, where they are there, replace those at shared rates.
     """
@@ -102,8 +111,18 @@ def judged_by_study(results: Results, exact: Mapping[str, Exact]) -> Judged:
         with judged_estimates() as estimates:
             study.blocks(measured, own)
         every = [*(x for x in estimates if not any(map(_is_nan, x.values))), *effect.claimed(measured, own)]
-        judged[study.name] = list({x.values: x for x in every}.values())
-    return judged
+        judged[study.name] = list({unsigned(x): x for x in every}.values())
+    found = (estimate_of(claim, of_claims) for claim in CLAIMS.values() if not claim.has_one_rate)
+    return judged | {"claims": [x for x in found if x is not None]}
+
+
+def unsigned(x: Estimate) -> tuple[float, ...]:
+    """The values of an estimate with the sign that makes them larger: a verdict and its mirror are one.
+
+    >>> unsigned(Estimate((-1.0, 2.0))) == unsigned(Estimate((1.0, -2.0)))
+    True
+    """
+    return max(x.values, tuple(-value for value in x.values))
 
 
 def _is_nan(x: float) -> bool:
@@ -111,15 +130,15 @@ def _is_nan(x: float) -> bool:
 
 
 def corrected(judged: Judged) -> Kept:
-    """Whether Holm and whether Benjamini-Hochberg keep each verdict, of those of all pages together."""
-    ps = {x.values: x.p for own in judged.values() for x in own}
+    """Whether Holm and whether Benjamini-Hochberg keep each verdict, of those of all pages together; by `unsigned`."""
+    ps = {unsigned(x): x.p for own in judged.values() for x in own}
     values = list(ps.values())
     return dict(zip(ps, zip(holm(values), benjamini_hochberg(values), strict=True), strict=True))
 
 
 def kept_by(claimed: Iterable[Estimate], kept: Kept) -> str:
     """How many settings of an effect survive each correction."""
-    pairs = [kept.get(x.values, (False, False)) for x in claimed]
+    pairs = [kept.get(unsigned(x), (False, False)) for x in claimed]
     return ", ".join(f"{name} {sum(x)} of {len(pairs)}" for name, x in zip(("Holm", "BH"), zip(*pairs), strict=True))
 
 
@@ -128,9 +147,9 @@ def corrections(judged: Judged, kept: Kept) -> str:
 
     A verdict of two pages counts once in the last row.
     """
-    each_once = {x.values: x for own in judged.values() for x in own}.values()
+    each_once = {unsigned(x): x for own in judged.values() for x in own}.values()
     rows = [
-        (name, len(own), sum(x.p < ALPHA for x in own), *(sum(kept[x.values][i] for x in own) for i in (0, 1)))
+        (name, len(own), sum(x.p < ALPHA for x in own), *(sum(kept[unsigned(x)][i] for x in own) for i in (0, 1)))
         for name, own in [*judged.items(), ("all, each once", each_once)]
     ]
     return table(("study", "verdicts", "exclude 0", "kept by Holm", "by Benjamini-Hochberg"), rows)

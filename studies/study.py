@@ -9,23 +9,28 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
 from groupwise.certificates.effect_comparisons import is_share
-from groupwise.certificates.effect_plans import AT_EDGE
+from groupwise.certificates.effect_plans import AT_EDGE, TUNING_SEEDS
 from groupwise.certificates.studies import StudyRun, StudyRunResult, is_stale
 from groupwise.config.recipe import Recipe
 from groupwise.evaluation.interval import LEVEL, mean_interval, mean_p
 from groupwise.evaluation.seed_verdicts import (
     FIRST_MODELS_DIFFER,
     LITTLE_ROOM,
+    LOOK_LEVEL,
+    LOOKS,
+    NOT_ENOUGH_RUNS,
     Verdict,
     corrected_p,
     first_models_differ,
     has_little_room,
     verdict,
 )
+from studies.rates import common, not_told_apart
 
 SEEDS = range(5)
 """The seeds of each study, fixed before any run."""
@@ -64,6 +69,9 @@ class Estimate:
     mean lies below 0. `stale`: the code of a component has changed since one of its runs; None if the estimate was not
     made from runs, or does not know them.
 
+    `at_rates` are an arm's values at the rates that are left to it (studies/rates.py), its own first, by run and None
+    for one that is not made. A difference has its values `at_common` rates, empty ones where runs are `unmade`.
+
     >>> str(Estimate((1.0, 2.0, 3.0)))
     '2 (-0.484 to 4.48)'
     """
@@ -77,6 +85,9 @@ class Estimate:
     limits: tuple[float, float] = (-math.inf, math.inf)
     sign: int = 1
     stale: bool | None = None
+    at_rates: Mapping[str, Mapping[StudyRun, float | None]] = field(default_factory=dict)
+    at_common: tuple[tuple[float, ...], ...] = ()
+    unmade: frozenset[StudyRun] = frozenset()
 
     @property
     def mean(self) -> float:
@@ -99,7 +110,11 @@ class Estimate:
     @property
     def word(self) -> Verdict:
         """The verdict on a mean above 0."""
-        return "undecided" if self.obstacle else verdict(self.values, self.least, self.level, self.bases)
+        return "undecided" if self.obstacle else self._verdict(self.values)
+
+    def _verdict(self, values: tuple[float, ...]) -> Verdict:
+        """The verdict by values alone, at the own rates or at others."""
+        return verdict(values, self.least, self.level, self.bases)
 
     @property
     def room(self) -> float:
@@ -113,7 +128,15 @@ class Estimate:
             return AT_EDGE
         if first_models_differ(self.values, self.least, self.level, self.bases):
             return FIRST_MODELS_DIFFER
-        return LITTLE_ROOM if has_little_room(self.values, self.least, self.room, self.level) else ""
+        if has_little_room(self.values, self.least, self.room, self.level):
+            return LITTLE_ROOM
+        return not_told_apart(self._verdict(self.values), (self._verdict(x) if x else None for x in self.at_common))
+
+    @property
+    def because(self) -> str:
+        """The reason of *undecided*: an obstacle, or a look that is to come; empty after the last one."""
+        is_early = self.level == LOOK_LEVEL and len(self.values) < LOOKS[-1] and self.word == "undecided"
+        return self.obstacle or NOT_ENOUGH_RUNS * is_early
 
     def result(self, above: str, below: str) -> str:
         """The word for an interval above 0 or below, if the mean counts; *absent*, or *undecided* and why, otherwise.
@@ -131,7 +154,7 @@ class Estimate:
             return "*one rate*"
         if (estimates := _JUDGED.get()) is not None:
             estimates.append(self)
-        because = f": {self.obstacle}" if self.obstacle else ""
+        because = f": {self.because}" if self.because else ""
         return f"*{above if self.word == 'shown' else below if self.word == 'opposite' else self.word}*{because}"
 
     @property
@@ -174,17 +197,37 @@ class Estimate:
 
     def minus(self, other: "Estimate", least: float = 0.0) -> "Estimate":
         """The difference within each seed. `least` is the smallest one that counts, by default this one's."""
-        values = tuple(a - b for a, b in zip(self.values, other.values, strict=True))
+        values = _differences(self.values, other.values)
         stale = None if None in (self.stale, other.stale) else self.stale or other.stale
         limits = self.limits[0] - other.mean, self.limits[1] - other.mean
         at_edge = self.at_edge or other.at_edge
-        return replace(self, values=values, least=least or self.least, at_edge=at_edge, limits=limits, stale=stale)
+        at_common, unmade = self._met(other)
+        return replace(self, values=values, least=least or self.least, at_edge=at_edge, limits=limits, stale=stale,
+                       at_rates={}, at_common=at_common, unmade=unmade)  # fmt: skip
+
+    def _met(self, other: "Estimate") -> tuple[tuple[tuple[float, ...], ...], frozenset[StudyRun]]:
+        """The differences at common rates, also those of a side that is a difference itself, and the unmade runs."""
+        found = [_differences(x, other.values) for x in self.at_common]
+        found += [_differences(self.values, x) for x in other.at_common]
+        unmade = set[StudyRun](self.unmade | other.unmade)
+        for rate in common(tuple(self.at_rates), tuple(other.at_rates)):
+            one, two = self.at_rates[rate], other.at_rates[rate]
+            missing = {run for side in (one, two) for run, x in side.items() if x is None}
+            pairs = zip(one.values(), two.values(), strict=True)
+            found.append(() if missing else tuple(a - b for a, b in pairs if a is not None and b is not None))
+            unmade |= missing
+        return tuple(found), frozenset(unmade)
 
     def claimed(self, sign: int, border: float = 0.0) -> "Estimate":
         """The estimate with the sign of a claim that it lies above the border, or with -1 below: above 0 is claimed."""
         ends = sorted(sign * (x - border) for x in self.limits)
-        values = tuple(sign * (x - border) for x in self.values)
-        return replace(self, values=values, limits=(ends[0], ends[1]), sign=1)
+        values, *at_common = (tuple(sign * (x - border) for x in xs) for xs in (self.values, *self.at_common))
+        return replace(self, values=values, limits=(ends[0], ends[1]), sign=1, at_common=tuple(at_common))
+
+
+def _differences(one: tuple[float, ...], other: tuple[float, ...]) -> tuple[float, ...]:
+    """Value by value; empty where one side has none."""
+    return tuple(a - b for a, b in zip(one, other, strict=True)) if one and other else ()
 
 
 _JUDGED: ContextVar[list[Estimate] | None] = ContextVar("judged estimates", default=None)
@@ -206,7 +249,8 @@ class Measured:
     """The stored results of a study's arms, for the seeds with which every arm has run.
 
     `level` is that of the intervals. Seeds start from `first_models` models in turn. Without `decides` the arms share a
-    learning rate that may suit one of them. `at_edge` are the arms whose best rate lies at an edge of its grid.
+    learning rate that may suit one of them. `at_edge` are the arms whose best rate lies at an edge of its grid. `left`
+    has each arm at the rates that its tuning seeds leave to it, the own one first.
     """
 
     arms: Mapping[str, Arm]
@@ -216,6 +260,7 @@ class Measured:
     first_models: int = 1
     decides: bool = True
     at_edge: frozenset[str] = frozenset()
+    left: Mapping[str, Mapping[str, Arm]] = field(default_factory=dict)
 
     @property
     def seeds(self) -> tuple[int, ...]:
@@ -232,7 +277,11 @@ class Measured:
         return [self.results[self.trial(self.arms[arm], seed)] for seed in self.seeds]
 
     def estimate(self, values: Iterable[float], metric: str = "") -> Estimate:
-        """The estimate by one value of each of `seeds`, of a metric or of another number, from all arms."""
+        """The estimate by one value of each of `seeds`, of a metric or of another number, from all arms.
+
+        What it would be at other rates is not known.
+        """
+        pairs = combinations(map(tuple, self.left.values()), 2)
         bases = tuple(seed % self.first_models for seed in self.seeds) if self.first_models > 1 else ()
         return Estimate(
             tuple(values),
@@ -242,12 +291,22 @@ class Measured:
             at_edge=bool(self.at_edge),
             limits=(0.0, 1.0) if is_share(metric) else (-math.inf, math.inf),
             stale=self.stale,
+            at_common=((),) if any(common(*pair) for pair in pairs) else (),
         )
 
     def mean(self, arm: str, metric: str, first: int, last: int) -> Estimate:
         """The mean of a metric over the iterations from `first` to `last`, both included."""
-        values = (average(points(run, metric, first, last).values()) for run in self.runs(arm))
-        return replace(self.estimate(values, metric), at_edge=arm in self.at_edge)
+
+        def value(run: StudyRunResult) -> float:
+            return average(points(run, metric, first, last).values())
+
+        trials = {rate: [self.trial(one, seed) for seed in self.seeds] for rate, one in self.left.get(arm, {}).items()}
+        at_rates = {
+            rate: {run: value(self.results[run]) if run in self.results else None for run in runs}
+            for rate, runs in trials.items()
+        }
+        estimate = self.estimate(map(value, self.runs(arm)), metric)
+        return replace(estimate, at_edge=arm in self.at_edge, at_rates=at_rates, at_common=())
 
     def series(self, arm: str, metric: str) -> list[tuple[int, Estimate]]:
         """The metric at each iteration at which all seeds have it."""
@@ -275,6 +334,15 @@ class Choice:
     metric: str
     last_iterations: int
     settings: tuple[str, ...] = ()
+
+    def score(self, arm: Arm, results: Results) -> float:
+        """The mean of an arm over the tuning seeds: NaN before its runs are stored, -inf without the metric."""
+        runs = [results.get(arm.trial(seed)) for seed in TUNING_SEEDS]
+        if None in runs:
+            return math.nan
+        ends = [points(run, self.metric, len(run.tokens) - self.last_iterations + 1, len(run.tokens))
+                for run in runs if run is not None]  # fmt: skip
+        return math.fsum(average(end.values()) for end in ends) / len(ends) if all(ends) else -math.inf
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

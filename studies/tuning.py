@@ -3,7 +3,7 @@
 A comparison of methods at one shared rate says which method that rate suits. So each arm has a grid of 1/3, 1, 3 and 10
 times its rate on two tuning seeds, with further rates where the best is at an edge, and the best of each is compared on
 fresh seeds. Ties go to the smaller rate, and a collapse counts. A study states the parts that compare methods, with
-the metric that chooses.
+the metric that chooses. Rates that the tuning seeds do not tell apart: studies/rates.py.
 
 Fresh seeds start from three first models in turn: the packaged one, and two that are trained as it with other seeds.
 They run in looks of 5, 10 and 20 seeds, until a look decides each stated comparison of the study (studies/effects.py);
@@ -27,7 +27,8 @@ from groupwise.certificates.effect_plans import (
 from groupwise.certificates.studies import StudyRun
 from groupwise.evaluation.seed_verdicts import LOOK_LEVEL
 from studies.effects import EFFECTS
-from studies.study import Arm, Choice, Measured, Results, Study, average, points, table
+from studies.rates import NOT_TOLD_APART, in_words, left
+from studies.study import LEAST_ACCURACY, Arm, Choice, Estimate, Measured, Results, Study, table
 
 FRESH = range(FIRST_SEED, FIRST_SEED + WHOLE.looks[-1])
 """The seeds on which arms are compared that chose their learning rates on others."""
@@ -49,25 +50,31 @@ def grid_of(arm: Arm, choice: Choice, results: Results) -> list[Arm]:
 
 
 def scores_of(arms: list[Arm], choice: Choice, results: Results) -> list[float]:
-    """The mean over the tuning seeds at each rate: NaN before its runs are stored, -inf without the metric."""
-    return [_score([results.get(arm.trial(seed)) for seed in TUNING_SEEDS], choice) for arm in arms]
-
-
-def _score(runs: list, choice: Choice) -> float:
-    if None in runs:
-        return math.nan
-    ends = [points(run, choice.metric, len(run.tokens) - choice.last_iterations + 1, len(run.tokens)) for run in runs]
-    return math.fsum(map(average, map(dict.values, ends))) / len(runs) if all(ends) else -math.inf
+    """The score of an arm at each rate."""
+    return [choice.score(arm, results) for arm in arms]
 
 
 def chosen(arm: Arm, choice: Choice, results: Results) -> Arm | None:
     """The arm at its best rate; None before its grid has run."""
+    return next(iter(left_of(arm, choice, results).values()), None)
+
+
+def left_of(arm: Arm, choice: Choice, results: Results) -> dict[str, Arm]:
+    """The arm at its best rate, and at those that its tuning seeds do not tell apart from it; empty before its grid."""
     arms = grid_of(arm, choice, results)
-    return best(arms, scores_of(arms, choice, results))
+    return {rate_of(one): one for one in left(arms, scores_of(arms, choice, results), LEAST_ACCURACY)}
+
+
+def rate_of(arm: Arm) -> str:
+    """The learning rate of an arm that has one in its settings."""
+    return next(line.partition(" = ")[2] for line in arm.settings if path_of(line) == "optimizer.lr")
 
 
 def tuned_runs(study: Study, results: Results) -> dict[StudyRun, set[str]]:
-    """The runs of a study's tuned parts, with their metrics: grids, then fresh seeds at the best rates until a look."""
+    """The runs of a study's tuned parts, with their metrics: grids, then fresh seeds at the best rates until a look.
+
+    Then those at rates that are left to both sides of a stated comparison, if its verdict waits for them.
+    """
     runs: dict[StudyRun, set[str]] = {}
     seeds = seeds_of(study, results)
     for part, choice in study.tuned.items():
@@ -77,7 +84,11 @@ def tuned_runs(study: Study, results: Results) -> dict[StudyRun, set[str]]:
         compared = fresh(study, part, results, seeds)
         if compared is not None:
             runs |= {compared.trial(arm, seed): metrics for seed in seeds for arm in compared.arms.values()}
-    return runs
+    found = at_best_rates(study, results)
+    compared = stated(study, study.measured(results) | found) if found else []
+    waited = [x.unmade for x in compared if x.obstacle == NOT_TOLD_APART]
+    metrics = {*study.metrics, *(choice.metric for choice in study.tuned.values())}
+    return runs | {run: metrics for unmade in waited for run in unmade}
 
 
 def possible_runs(study: Study, results: Results) -> Iterator[StudyRun]:
@@ -96,13 +107,13 @@ def first_models(study: Study) -> int:
 def fresh(study: Study, part: str, results: Results, seeds: Sequence[int]) -> Measured | None:
     """The arms of a tuned part at their best rates, on fresh seeds; None before each has chosen."""
     choice = study.tuned[part]
-    taken = {key: chosen(arm, choice, results) for key, arm in study.parts[part].items()}
-    arms = {key: arm for key, arm in taken.items() if arm is not None}
-    if len(arms) < len(taken):
+    rates = {key: left_of(arm, choice, results) for key, arm in study.parts[part].items()}
+    if not all(rates.values()):
         return None
+    taken = {key: next(iter(own.values())) for key, own in rates.items()}
     grids = {key: grid_of(arm, choice, results) for key, arm in study.parts[part].items()}
     edges = frozenset(key for key, grid in grids.items() if is_at_edge(grid, taken[key]))
-    return Measured(arms, results, seeds, LOOK_LEVEL, first_models(study), at_edge=edges)
+    return Measured(taken, results, seeds, LOOK_LEVEL, first_models(study), at_edge=edges, left=rates)
 
 
 def at_best_rates(study: Study, results: Results) -> dict[str, Measured]:
@@ -130,9 +141,12 @@ def is_decided(study: Study, results: Results, tuned: Mapping[str, Measured]) ->
     One with an obstacle is decided, too: further seeds leave it *undecided*.
     """
     measured = study.measured(results) | tuned
-    effects = [effect for effect in EFFECTS if effect.study.name == study.name]
-    claimed = [x for effect in effects for x in effect.claimed(measured, {})]
-    return all(x.word != "undecided" or x.obstacle for x in claimed)
+    return all(x.word != "undecided" or x.obstacle for x in stated(study, measured))
+
+
+def stated(study: Study, measured: Mapping[str, Measured]) -> list[Estimate]:
+    """The stated comparisons of a study."""
+    return [x for effect in EFFECTS if effect.study.name == study.name for x in effect.claimed(measured, {})]
 
 
 def seeds_of(study: Study, results: Results) -> Sequence[int]:
@@ -156,25 +170,23 @@ def tuned_blocks(study: Study, results: Results, exact: dict) -> dict[str, str]:
 
 
 def grid_table(study: Study, part: str, choice: Choice, results: Results) -> str:
-    """The scores of each arm at each rate, the chosen one bold; empty before any has run."""
-    rows = list[tuple[str, str]]()
+    """The rate that each arm takes, with others that are left to it, and all scores; empty before any has run."""
+    rows = list[tuple[str, str, str]]()
     for key, arm in study.parts[part].items():
         arms = grid_of(arm, choice, results)
         scores = scores_of(arms, choice, results)
-        taken = best(arms, scores)
-        cells = [_cell(tried, x, taken) for tried, x in zip(arms, scores, strict=True)]
-        rows.append((key, "; ".join(filter(None, cells))))
-    if not any(cells for _, cells in rows):
+        cells = [_cell(tried, x) for tried, x in zip(arms, scores, strict=True)]
+        taken = in_words([float(rate) for rate in left_of(arm, choice, results)])
+        rows.append((key, taken, "; ".join(filter(None, cells))))
+    if not any(cells for *_, cells in rows):
         return ""
-    return table(("arm", "learning rate: mean over the tuning seeds"), rows)
+    return table(("arm", "its learning rate", "mean over the tuning seeds by learning rate"), rows)
 
 
-def _cell(arm: Arm, score: float, taken: Arm | None) -> str:
+def _cell(arm: Arm, score: float) -> str:
     if math.isnan(score):
         return ""
-    rate = next(line.partition(" = ")[2] for line in arm.settings if path_of(line) == "optimizer.lr")
-    text = f"{rate}: {'collapsed' if score == -math.inf else f'{score:.3f}'}"
-    return f"**{text}**" if arm == taken else text
+    return f"{rate_of(arm)}: {'collapsed' if score == -math.inf else f'{score:.3f}'}"
 
 
 def _not_run(study: Study, part: str) -> str:

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from studies.claims import fresh_results
 from studies.figures import line, new_figure, write_svg
 from studies.lengths import WRONG
 from studies.pages import RESULTS, filled, read_exact
@@ -47,7 +48,7 @@ def draw_lengths(panels: Sequence[Any], measured: Mapping[str, Measured], exact:
 
 def main() -> int:
     results, exact = read_results(HOME / RESULTS), read_exact(HOME)
-    every, page = claims(results, exact), (HOME / PAGE).read_text(encoding="utf-8")
+    every, page = claims(results, exact, fresh_results(HOME)), (HOME / PAGE).read_text(encoding="utf-8")
     (HOME / PAGE).write_text(filled(page, {"verdicts": verdicts(every)}), encoding="utf-8")
     (HOME / FOREST).write_text(picture(every), encoding="utf-8")
     study = length_bias.STUDY

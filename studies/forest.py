@@ -1,7 +1,7 @@
 """A forest plot as SVG: each claim with its difference, its interval and the verdict.
 
-The difference counts to the right where the paper claims it. All are in units of the smallest difference that counts, as
-their own units differ: between -1 and 1, in the shaded band, nothing counts. An interval that reaches beyond `REACH`
+The difference counts to the right where the paper claims it. Its unit is the smallest difference that counts, since the
+own units of rows differ: between -1 and 1, in the shaded band, nothing counts. An interval that reaches beyond `REACH`
 ends in an arrow.
 """
 
@@ -20,7 +20,7 @@ CLAIM, LEFT, RIGHT, NUMBER = 100, 400, 622, 640
 REACH, ARROW = 5, 7
 """How many smallest differences that count the plot has on each side, and the length of an arrow in pixels."""
 TICKS = (-5, -3, -1, 0, 1, 3, 5)
-SCALE = "scale: the smallest difference that counts; shaded: less than it; an arrow: beyond the plot"
+SCALE = "unit: the smallest difference that counts (shaded up to 1); an arrow goes on beyond the plot"
 SIZE = 13
 """The letters, in pixels of the file: 11 pixels remain when a page shows it at 750."""
 NOTES = {

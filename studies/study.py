@@ -130,7 +130,8 @@ class Estimate:
             return FIRST_MODELS_DIFFER
         if has_little_room(self.values, self.least, self.room, self.level):
             return LITTLE_ROOM
-        return not_told_apart(self._verdict(self.values), (self._verdict(x) if x else None for x in self.at_common))
+        met = (self._verdict(x) if x and all(map(math.isfinite, x)) else None for x in self.at_common)
+        return not_told_apart(self._verdict(self.values), met)
 
     @property
     def because(self) -> str:

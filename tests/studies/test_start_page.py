@@ -1,15 +1,19 @@
 """The start page of the studies: its table of claims, and their forest plot."""
 
 import re
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
-from studies.forest import LEFT, LINE, NUMBER, RIGHT, SIZE, VERDICTS, WIDTH, Row, forest
+from studies.claim import state
+from studies.claims import CLAIMS, fresh_results
+from studies.claims import PAGE as CLAIMS_PAGE
+from studies.forest import ARROW, LEFT, LINE, NUMBER, REACH, RIGHT, SIZE, VERDICTS, WIDTH, Row, forest
 from studies.pages import RESULTS, filled, read_exact
 from studies.running import find_study
-from studies.start_page import Claim, claims, picture, verdicts
+from studies.start_page import OF_CLAIMS, Claim, claims, heading, picture, verdicts
 from studies.study import Estimate
 from tools.start_page import FOREST, LENGTHS, PAGE
 
@@ -20,19 +24,20 @@ from studies import signal_kept, study
 HOME = Path(__file__).parents[2]
 SVG = "{http://www.w3.org/2000/svg}"
 ZERO = (LEFT + RIGHT) / 2
+STUDIES = [find_study(name) for name in command.NAMES]
 ROWS = [
-    Row("a claim", -0.1, 0.2, 0.5, "undecided", "0.2 (-0.1 to 0.5)"),
-    Row("that falls", -4.0, -3.0, -2.0, "opposite"),
-    Row("that rises", 1.0, 2.0, 4.0, "shown"),
-    Row("that is small", -0.01, 0.0, 0.01, "absent", marks="*"),
-    Row("that rises, too", 1.0, 1.0, 1.0, "shown"),
+    Row("a claim", (-0.1, 0.2, 0.5), "undecided", "0.2 (-0.1 to 0.5)"),
+    Row("that falls", (-4.0, -3.0, -2.0), "opposite"),
+    Row("that rises", (1.0, 2.0, 4.0), "shown"),
+    Row("that is small", (-0.01, 0.0, 0.01), "absent", marks="*"),
+    Row("that rises, too", (1.0, 1.0, 1.0), "shown"),
 ]
 
 
 @pytest.fixture(scope="module")
 def stored() -> list[Claim]:
     """The claims with the stored results."""
-    return claims(read_results(HOME / RESULTS), read_exact(HOME))
+    return claims(read_results(HOME / RESULTS), read_exact(HOME), fresh_results(HOME))
 
 
 def elements(svg: str, tag: str) -> list[ElementTree.Element]:
@@ -45,7 +50,7 @@ def test_rows_of_a_verdict_are_together_with_its_word_and_shape() -> None:
     assert [text for text in texts if text in VERDICTS] == ["shown", "shown", "opposite", "absent", "undecided"]
     names = [text for text in texts if text and text.startswith(("a claim", "that "))]
     assert names == ["that rises", "that rises, too", "that falls", "that is small *", "a claim"]
-    circles, squares = elements(svg, "circle"), elements(svg, "rect")[1:]
+    circles, squares = elements(svg, "circle"), elements(svg, "rect")[2:]
     hollow = ["stroke" in (e.get("style") or "") for e in circles]
     assert hollow == [False] * 4 + [True] * 2, "a filled circle is shown, a hollow one undecided"
     assert [e.get("transform") is not None for e in squares] == [True, True, False, False]
@@ -54,18 +59,34 @@ def test_rows_of_a_verdict_are_together_with_its_word_and_shape() -> None:
     assert not any("*" in (text or "") for text in (e.text for e in elements(forest(ROWS[:3], ""), "text")))
 
 
-def test_an_interval_lies_on_the_scale_of_its_row() -> None:
-    half = (RIGHT - LEFT) / 2
+def test_intervals_lie_on_one_scale_and_end_in_an_arrow_beyond_the_plot() -> None:
+    unit = (RIGHT - LEFT) / 2 / REACH
 
-    def drawn(*ends: float) -> list[float]:
-        svg = forest([Row("x", *ends, "shown")], "")
+    def drawn(*ends: float) -> tuple[list[float], list[float]]:
+        """The ends of the line with the mark in its middle, and the tips of arrows."""
+        svg = forest([Row("x", ends, "shown")], "")  # type: ignore[arg-type]
         interval = next(e for e in elements(svg, "line") if e.get("y1") == e.get("y2") and "2.4" in e.get("style", ""))
-        return [float(interval.get(x, "")) for x in ("x1", "x2")] + [float(elements(svg, "circle")[1].get("cx", ""))]
+        mark = float(elements(svg, "circle")[1].get("cx", ""))
+        tips = [float(e.get("d", "").split()[0].removeprefix("M")) for e in elements(svg, "path")]
+        return [float(interval.get(x, "")) for x in ("x1", "x2")] + [mark], tips
 
-    assert drawn(1.0, 2.0, 4.0) == [ZERO + half / 4, RIGHT, ZERO + half / 2]
-    assert drawn(-0.02, -0.01, 0.01) == [LEFT, ZERO + half / 2, ZERO - half / 2]
-    assert drawn(float("-inf"), 3.0, float("inf")) == [LEFT, RIGHT, RIGHT], "one seed: no bound"
-    assert drawn(0.0, 0.0, 0.0) == [ZERO] * 3
+    assert drawn(1.0, 2.0, 4.0) == (pytest.approx([ZERO + unit, ZERO + 4 * unit, ZERO + 2 * unit], abs=0.1), [])
+    assert drawn(-2.0, -1.0, 1.0) == (pytest.approx([ZERO - 2 * unit, ZERO + unit, ZERO - unit], abs=0.1), [])
+    ends, tips = drawn(-1.0, 3.0, 50.0)
+    assert ends[1] == pytest.approx(RIGHT - ARROW, abs=0.1) and ends[2] == pytest.approx(ZERO + 3 * unit, abs=0.1)
+    assert tips == [RIGHT]
+    ends, tips = drawn(float("-inf"), 30.0, float("inf"))
+    assert tips == [LEFT, RIGHT] and ends[1] - 12 < ends[2] < ends[1], "one seed: no bound; the mark is inside"
+    (_, band, *_), zero = elements(forest(ROWS, ""), "rect"), unit
+    assert float(band.get("x", "")) == pytest.approx(ZERO - zero, abs=0.1)
+    assert float(band.get("width", "")) == pytest.approx(2 * unit, abs=0.1)
+    assert "the smallest difference that counts" in "".join(e.text or "" for e in elements(forest(ROWS, ""), "text"))
+
+
+def test_a_claim_without_runs_has_no_interval(stored: list[Claim]) -> None:
+    svg = forest([Row("x", None, "undecided", "no run yet")], "")
+    assert len(elements(svg, "circle")) == 1 and not elements(svg, "path") and "no run yet" in svg
+    assert all((claim.row.interval is None) is (claim.number == "no run yet") for claim in stored)
 
 
 def test_letters_have_11_pixels_where_a_page_shows_the_plot() -> None:
@@ -76,10 +97,37 @@ def test_letters_have_11_pixels_where_a_page_shows_the_plot() -> None:
 def test_a_claim_is_drawn_on_the_side_of_its_verdict(stored: list[Claim]) -> None:
     assert len(stored) == len({claim.text for claim in stored}) > 16
     for claim in stored:
-        row = claim.row
-        assert row.low <= row.middle <= row.high
-        assert (claim.verdict != "shown" or row.low > 0) and (claim.verdict != "opposite" or row.high < 0), claim.text
-    assert {claim.effect.study.name for claim in stored} == set(command.NAMES)
+        if claim.row.interval is None:
+            continue
+        low, middle, high = claim.row.interval
+        assert low <= middle <= high
+        assert claim.verdict != "shown" or (low > 0 and middle >= 1), claim.text
+        assert claim.verdict != "opposite" or (high < 0 and middle <= -1), claim.text
+        assert claim.verdict != "absent" or -1 < low < high < 1, claim.text
+    assert {claim.page for claim in stored} == {f.page for f in STUDIES} | {CLAIMS_PAGE.as_posix()}
+
+
+def test_the_claims_before_their_runs_have_a_row_each_with_the_verdict_of_their_page(stored: list[Claim]) -> None:
+    own = {claim.text: claim for claim in stored if claim.page == CLAIMS_PAGE.as_posix()}
+    stated = [claim for claim in CLAIMS.values() if not claim.has_one_rate]
+    assert len(own) == len(stated) == len(CLAIMS) - 1 and OF_CLAIMS.keys() == {claim.name for claim in stated}
+    results, block = fresh_results(HOME), verdicts(stored)
+    for claim in stated:
+        row = own[OF_CLAIMS[claim.name][0]]
+        assert state(claim, results).startswith((f"*{row.verdict}*", "*not admitted*"))
+        assert row.because in state(claim, results) and f"[{row.text}](claims.md)" in block
+    eight = own[OF_CLAIMS["engine-8-bits"][0]]
+    assert replace(eight, verdict="absent", because="").notes == ["as the paper claims"]
+    assert replace(eight, verdict="opposite", because="").notes == []
+
+
+def test_what_lacks_runs_is_counted_below_the_heading(stored: list[Claim]) -> None:
+    learning = [claim for claim in stored if claim.kind == "learning"]
+    lacking = [claim for claim in learning if claim.is_open or claim.because == "not enough runs"]
+    assert f"\n{len(lacking)} of the undecided have not enough runs.\n" in heading(stored) and len(lacking) > 1
+    assert {claim.verdict for claim in lacking} == {"undecided"}
+    one = [*lacking[:1], *(claim for claim in learning if claim not in lacking)]
+    assert "\n1 of the undecided has not enough runs." in heading(one)
 
 
 def test_the_table_is_sorted_by_verdict_with_ten_words_a_line(stored: list[Claim]) -> None:
@@ -106,7 +154,9 @@ def test_the_table_is_sorted_by_verdict_with_ten_words_a_line(stored: list[Claim
 def test_methods_at_one_rate_are_undecided_and_say_so(stored: list[Claim]) -> None:
     shared = [claim for claim in stored if claim.is_open]
     assert {claim.verdict for claim in shared} == {"undecided"} and all("†" in claim.row.marks for claim in shared)
-    assert all(claim.effect.study.tuned for claim in shared) and "one rate" in verdicts(shared[:1])
+    assert {claim.page for claim in shared} <= {f.page for f in STUDIES if f.tuned} and "one rate" in verdicts(
+        shared[:1]
+    )
     assert any(claim.verdict != "undecided" for claim in stored)
 
 
@@ -141,7 +191,7 @@ def test_no_text_of_the_stored_plot_covers_another_and_all_have_contrast(browser
         ordered = sorted(line)
         assert all(left[2] < right[0] for left, right in pairwise(ordered)), ordered
     for left, top, right, _ in boxes[5:]:
-        in_foot = top > page.locator("line").last.bounding_box()["y"] + LINE / 3
+        in_foot = top > page.locator("rect").nth(1).evaluate("(e) => e.getBoundingClientRect().bottom") - LINE / 3
         assert in_foot or right < LEFT or left >= NUMBER - 1, "a text lies in the plot"
     paper = luminance(page.locator("rect").first.evaluate("(e) => getComputedStyle(e).fill"))
     for colour in set(colours):
@@ -158,7 +208,7 @@ def luminance(colour: str) -> float:
 
 
 SIGNAL = (HOME / signal_kept.PAGE).with_suffix(".svg")
-FIGURES = [find_study(name).svg(HOME) for name in command.NAMES] + [HOME / FOREST, HOME / LENGTHS, SIGNAL]
+FIGURES = [one.svg(HOME) for one in STUDIES] + [HOME / FOREST, HOME / LENGTHS, SIGNAL]
 
 
 @pytest.mark.parametrize("svg", FIGURES, ids=lambda path: path.stem)
@@ -175,7 +225,7 @@ def test_older_code_marks_the_claims_whose_own_runs_are_stale(monkeypatch: pytes
     """One part of a study may be measured again before the others. An estimate that knows no runs has the study's."""
     results = read_results(HOME / RESULTS)
     monkeypatch.setattr(study, "is_stale", lambda run: run.trial.task == "hinted_sums")
-    marked = {claim.text for claim in claims(results, read_exact(HOME)) if claim.is_stale}
+    marked = {claim.text for claim in claims(results, read_exact(HOME), {}) if claim.is_stale}
     assert marked == {"training lowers pass@64: hinted_sums"}
     old, new = (Estimate((1.0, 2.0), stale=stale) for stale in (True, False))
     assert old.minus(new).stale and new.minus(old).stale and new.minus(new).stale is False

@@ -30,6 +30,7 @@ from groupwise.config.packaged import find_recipe
 from groupwise.config.recipe_toml import read_recipe
 from groupwise.core import MissingRequirement
 from groupwise.data import pack, rollout_of
+from groupwise.evaluation.interval import mean_p
 from groupwise.methods import dapo, dr_grpo, grpo
 from groupwise.models import find_model, read_tokenizer
 from groupwise.objective import Clip, complete, group_token_mean, sequence_mean, token_mean
@@ -39,6 +40,7 @@ from groupwise.tasks.largest import is_held_out
 from groupwise.training.build_tasks import task_of, templates
 from studies import __main__ as command
 from studies import (
+    claims,
     dense_twin,
     difficulty,
     dynamic_sampling,
@@ -308,7 +310,7 @@ def test_the_index_has_each_study_once_with_its_verdict() -> None:
     """A verdict follows from the interval and the side that the paper claims."""
     assert sorted(effect.study.name for effect in index.EFFECTS) == sorted(command.NAMES)
     blocks, page = (
-        index.index_blocks(read_results(HOME / RESULTS), read_exact(HOME)),
+        index.index_blocks(read_results(HOME / RESULTS), read_exact(HOME), claims.fresh_results(HOME)),
         (HOME / command.INDEX).read_text(),
     )
     assert filled(page, blocks) == page, "python -m studies --page"
@@ -337,7 +339,7 @@ def test_a_comparison_of_methods_at_one_rate_is_undecided_until_each_has_its_bes
     results, exact = at_shared_rates(), read_exact(HOME)
     (shared,) = [effect for effect in index.EFFECTS if effect.study.name == "ladder"]
     assert shared.study.tuned and not at_best_rates(shared.study, results)
-    row = next(text for text in index.index_blocks(results, exact)["effects"].splitlines() if "(ladder.md)" in text)
+    row = next(text for text in index.index_blocks(results, exact, {})["effects"].splitlines() if "(ladder.md)" in text)
     assert row.split(" | ")[1].startswith("undecided: not enough runs; at one rate: ")
     assert all(study.tuned.keys() <= study.parts.keys() for study in STUDIES)
     best = dict(results)
@@ -348,7 +350,7 @@ def test_a_comparison_of_methods_at_one_rate_is_undecided_until_each_has_its_bes
 
     assert {run.seed for run in with_runs(shared.study, best, accuracy)} == set(FRESH[:5])
     assert with_runs(shared.study, best, accuracy) == []
-    row = next(text for text in index.index_blocks(best, exact)["effects"].splitlines() if "(ladder.md)" in text)
+    row = next(text for text in index.index_blocks(best, exact, {})["effects"].splitlines() if "(ladder.md)" in text)
     assert row.split(" | ")[1] == "shown" and row.split(" | ")[3] == "5"
 
 
@@ -374,8 +376,9 @@ def test_an_arm_chooses_its_rate_on_tuning_seeds_and_is_compared_on_fresh_ones()
     assert chosen(arm, choice, results) == grid[3]
     results[grid[3].trial(91)] = replace(results[grid[3].trial(91)], metrics={}, tokens=())
     assert chosen(arm, choice, results) == grid[1]  # the largest rate collapsed; of equal ones the smaller
-    assert "| naive GRPO | 0.0001: 0.400; **0.0003: 0.600**; 0.0009: 0.600; 0.003: collapsed |" in grid_table(
-        ladder.STUDY, "rungs", choice, results
+    assert (
+        "| naive GRPO | 0.0003 (or 0.0009) | 0.0001: 0.400; 0.0003: 0.600; 0.0009: 0.600; 0.003: collapsed;"
+        in grid_table(ladder.STUDY, "rungs", choice, results)
     )
     fresh = {run.seed for run in tuned_runs(ladder.STUDY, results)} - {90, 91}
     assert not fresh, "the other rungs have not chosen"
@@ -480,14 +483,23 @@ def test_a_study_with_models_of_its_own_has_one_for_each_seed() -> None:
 
 
 def test_verdicts_of_all_pages_are_corrected_together() -> None:
-    judged = index.judged_by_study(read_results(HOME / RESULTS), read_exact(HOME))
-    assert judged.keys() == set(command.NAMES) and sum(map(len, judged.values())) > 80
+    of_claims = claims.fresh_results(HOME)
+    judged = index.judged_by_page(read_results(HOME / RESULTS), read_exact(HOME), of_claims)
+    assert judged.keys() == {*command.NAMES, "claims"} and sum(map(len, judged.values())) > 80
     sets = {"a": [(1.0, 1.01, 0.99)], "b": [(1.0, 0.8, 0.3)] * 2 + [(0.1, -0.2, 0.1)]}
     kept = index.corrected({name: list(map(Estimate, values)) for name, values in sets.items()})
     assert kept[1.0, 1.01, 0.99] == (True, True) and kept[0.1, -0.2, 0.1] == (False, False) and len(kept) == 3
     alone, nulls = (1.0, 0.9, 0.5), [(0.1, -0.2, x / 10) for x in range(5)]
     assert index.corrected({"a": [Estimate(alone)]})[alone] == (True, True)
     assert index.corrected({"a": [Estimate(alone)], "b": list(map(Estimate, nulls))})[alone] == (False, False)
+    mirrored = {"a": [Estimate(alone)], "b": [Estimate(tuple(-x for x in alone))]}
+    assert index.corrected(mirrored).keys() == {alone}, "a verdict and its mirror are one"
+    assert index.corrections(mirrored, index.corrected(mirrored)).splitlines()[-1].startswith("| all, each once | 1 |")
+    six = claims.CLAIMS["engine-6-bits"].differences(of_claims)
+    (own,) = (x for x in judged["claims"] if list(x.values) == six)
+    assert own.p == pytest.approx(mean_p(six) * 0.05 / 0.0221) and own.word == "opposite"
+    admitted = claims.CLAIMS["sparse-mixture"]
+    assert len(judged["claims"]) == len(claims.CLAIMS) - 2 and claims.estimate(admitted, of_claims) is None
     assert Estimate(alone, level=1 - 0.0221).p == pytest.approx(Estimate(alone).p * 0.05 / 0.0221)
     with judged_estimates() as estimates:
         Estimate((1.0, 2.0)).result("a", "b")

@@ -56,22 +56,22 @@ def forest(rows: Sequence[Row], alt: str) -> str:
     notes = [SCALE, *(f"{mark} {note}" for mark, note in NOTES.items() if any(mark in row.marks for row in rows))]
     bottom = HEAD + LINE * len(ordered)
     height = bottom + LINE * (len(notes) + 1) + 10
-    parts = [f'<rect width="{WIDTH}" height="{height}" style="fill:{PAPER}"/>', *_band(bottom), *_head(bottom)]
+    parts = [f'<rect width="{WIDTH}" height="{height}" style="fill:{PAPER}"/>', _band(bottom), *_head(bottom)]
     for i, row in enumerate(ordered):
         middle = HEAD + LINE * i + LINE / 2
         is_first = i == 0 or ordered[i - 1].verdict != row.verdict
         parts += [_separator(middle - LINE / 2)] * is_first + _row(row, middle)
-    parts += [_text(CLAIM, height - 16 - LINE * i, note) for i, note in enumerate(reversed(notes))]
+    parts += [_text(_at(x), bottom + LINE - 6, f"{x:+d}" if x else "0", anchor="middle") for x in TICKS]
+    parts += [_text(CLAIM, bottom + LINE * (i + 2) - 6, note) for i, note in enumerate(notes)]
     size = f'width="{WIDTH}" height="{height}" viewBox="0 0 {WIDTH} {height}"'
     font = f'font-family="sans-serif" font-size="{SIZE}"'
     return themed(f'<svg xmlns="http://www.w3.org/2000/svg" {size} {font}>\n' + "\n".join(parts) + "\n</svg>\n", alt)
 
 
-def _band(bottom: float) -> list[str]:
-    """The differences that do not count, and the scale below the rows."""
+def _band(bottom: float) -> str:
+    """Where differences are that do not count."""
     left, right = _at(-1), _at(1)
-    shade = f'<rect x="{left:.1f}" y="{HEAD}" width="{right - left:.1f}" height="{bottom - HEAD}" style="fill:{GRID}"/>'
-    return [shade, *(_text(_at(x), bottom + LINE - 6, f"{x:+d}" if x else "0", anchor="middle") for x in TICKS)]
+    return f'<rect x="{left:.1f}" y="{HEAD}" width="{right - left:.1f}" height="{bottom - HEAD}" style="fill:{GRID}"/>'
 
 
 def _head(bottom: float) -> list[str]:

@@ -172,6 +172,12 @@ def test_the_stored_plot_is_that_of_the_stored_results(stored: list[Claim]) -> N
     assert (HOME / FOREST).read_text("utf-8") == picture(stored), "python -m tools.start_page"
 
 
+@pytest.mark.parametrize("page", ["README.md", str(PAGE)])
+def test_a_page_with_the_plot_says_what_its_unit_is(page: str) -> None:
+    _, plot, text = (HOME / page).read_text("utf-8").partition("verdicts.svg)")
+    assert plot and re.search(r"[Uu]nit(:| is) the smallest difference that counts", text)
+
+
 BOXES = "all => all.map((e) => { const b = e.getBoundingClientRect(); return [b.left, b.top, b.right, b.bottom]; })"
 COLOURS = "all => all.map((e) => getComputedStyle(e).fill)"
 

@@ -189,7 +189,7 @@ class Claim:
     def judgement(self, results: Results) -> Judgement:
         """The verdict of the first look that decides, or that has an obstacle; not final while one is to come."""
         found = self._at_own_rates(results)
-        words = [self._word_at(rate, found.seeds, results) for rate in self._common(results)]
+        words: list[Verdict | None] = [self._word_at(rate, found.seeds, results) for rate in self._common(results)]
         because = not_told_apart(found.word, words)
         return Judgement("undecided", because, found.seeds) if because else found
 

@@ -57,9 +57,11 @@ class EffectResult:
         """The verdicts in a cell, with the reasons of those that are undecided."""
         if self.is_open:
             return f"undecided: {NOT_ENOUGH_RUNS}; at one rate: {detail(self.verdicts)}"
-        reasons = Counter(x.because for x in self.claimed if x.because)
-        texts = (why if n == len(self.claimed) else f"{why} in {n}" for why, n in reasons.items())
-        return ": ".join(filter(None, (detail(self.verdicts), ", ".join(texts))))
+        reasons, text = Counter(x.because for x in self.claimed if x.because), detail(self.verdicts)
+        if [len(self.claimed)] == [*reasons.values()]:
+            return f"{text}: {next(iter(reasons))}"
+        some = ", ".join(f"{why} in {n}" for why, n in reasons.items())
+        return f"{text} ({some})" if some else text
 
 
 def effect_result(effect: Effect, results: Results, exact: Mapping[str, Exact]) -> EffectResult:

@@ -179,7 +179,8 @@ def _stated(claim: stated_claim.Claim, results: Results, kept: Kept) -> Claim:
 
 def is_shut_out(claim: stated_claim.Claim, results: Results) -> bool:
     """Whether the claim that had to admit this one is decided, and not shown."""
-    return not claim.is_admitted(results) and claim.admitted_by.judgement(results).is_final
+    admission = claim.admitted_by
+    return admission is not None and not claim.is_admitted(results) and admission.judgement(results).is_final
 
 
 def verdicts(every: Sequence[Claim]) -> str:

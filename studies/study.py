@@ -130,7 +130,9 @@ class Estimate:
             return FIRST_MODELS_DIFFER
         if has_little_room(self.values, self.least, self.room, self.level):
             return LITTLE_ROOM
-        met = (self._verdict(x) if x and all(map(math.isfinite, x)) else None for x in self.at_common)
+        met: Iterable[Verdict | None] = (
+            self._verdict(x) if x and all(map(math.isfinite, x)) else None for x in self.at_common
+        )
         return not_told_apart(self._verdict(self.values), met)
 
     @property

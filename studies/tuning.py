@@ -140,7 +140,7 @@ def is_decided(study: Study, results: Results, tuned: Mapping[str, Measured]) ->
 
     One with an obstacle is decided, too: further seeds leave it *undecided*.
     """
-    measured = study.measured(results) | tuned
+    measured = {**study.measured(results), **tuned}
     return all(x.word != "undecided" or x.obstacle for x in stated(study, measured))
 
 

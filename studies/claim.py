@@ -7,7 +7,7 @@ each number of seeds in `LOOKS`, each at Pocock's bound. The first look that dec
 from three first models in turn; a claim that makes its models makes one for each seed.
 *Undecided* without regard to the differences: the mechanism had nothing to do, a best rate lies at an edge of the
 largest grid, the second side unlearns, or it leaves too little room for *absent*. More seeds would not decide these.
-*Rates not told apart.* A verdict between sides with different rates, of which one is left to both (studies/rates.py),
+*Rates not separated.* A verdict between sides with different rates, of which one is left to both (studies/rates.py),
 waits for the runs of both sides there.
 *Admitted.* A claim about a model that another claim admits has no run before that one is shown.
 """
@@ -36,7 +36,7 @@ from groupwise.evaluation.seed_verdicts import (
 )
 from groupwise.evaluation.seeds_to_decide import seeds_in_words, seeds_to_decide
 from studies.judgement import Judgement, judged
-from studies.rates import NOT_TOLD_APART, common, left, not_told_apart
+from studies.rates import NOT_SEPARATED, common, left, not_separated
 from studies.study import Arm, Estimate, Results, average, points
 
 EARLY = 5
@@ -190,7 +190,7 @@ class Claim:
         """The verdict of the first look that decides, or that has an obstacle; not final while one is to come."""
         found = self._at_own_rates(results)
         words: list[Verdict | None] = [self._word_at(rate, found.seeds, results) for rate in self._common(results)]
-        because = not_told_apart(found.word, words)
+        because = not_separated(found.word, words)
         return Judgement("undecided", because, found.seeds) if because else found
 
     def _at_own_rates(self, results: Results) -> Judgement:
@@ -209,9 +209,9 @@ class Claim:
         return verdict(differences, self.least, LOOK_LEVEL, bases) if len(differences) == seeds else None
 
     def _unmade(self, results: Results) -> list[StudyRun]:
-        """The runs without a result for which a verdict waits, whose sides have rates that are not told apart."""
+        """The runs without a result for which a verdict waits, whose sides have rates that are not separated."""
         found = self.judgement(results)
-        if found.because != NOT_TOLD_APART:
+        if found.because != NOT_SEPARATED:
             return []
         pairs = (pair for rate in self._common(results) for pair in islice(self.pairs(results, rate), found.seeds))
         return [run for pair in pairs for run in pair if run not in results]
@@ -229,7 +229,7 @@ def state(claim: Claim, results: Results) -> str:
     seeds = [counted(found.seeds, "seed")] * bool(found.seeds)
     if found.word == "undecided" and (not found.is_final or not found.because) and len(differences) > 1:
         seeds.append(f"{seeds_in_words(seeds_to_decide(differences, claim.least), found.seeds)} to decide")
-    if found.because not in ("", FIRST_MODELS_DIFFER, NOT_TOLD_APART):
+    if found.because not in ("", FIRST_MODELS_DIFFER, NOT_SEPARATED):
         return ", ".join([str(found), *seeds])
     low, high = mean_interval(differences, LOOK_LEVEL)
     at = " at one rate" * claim.has_one_rate

@@ -13,7 +13,7 @@ from groupwise.certificates.effect_plans import best
 from groupwise.evaluation.seed_verdicts import Verdict
 
 T = TypeVar("T")
-NOT_TOLD_APART = "rates not told apart"
+NOT_SEPARATED = "rates not separated"
 
 
 def left(choices: Sequence[T], scores: Sequence[float], least: float) -> tuple[T, ...]:
@@ -48,12 +48,12 @@ def in_words(rates: Sequence[float]) -> str:
     return f"{taken} (or {', '.join(others)})" if others else taken
 
 
-def not_told_apart(word: Verdict, at_common: Iterable[Verdict | None]) -> str:
-    """The reason why a verdict decides nothing; empty where it stands.
+def not_separated(word: Verdict, at_common: Iterable[Verdict | None]) -> str:
+    """The reason why a verdict decides nothing; empty if it decides.
 
     `at_common` are the verdicts at the rates that are left to both sides, None for one without its runs.
 
-    >>> not_told_apart("shown", ["shown", None]), not_told_apart("shown", []), not_told_apart("undecided", [None])
-    ('rates not told apart', '', '')
+    >>> not_separated("shown", ["shown", None]), not_separated("shown", []), not_separated("undecided", [None])
+    ('rates not separated', '', '')
     """
-    return NOT_TOLD_APART if word != "undecided" and any(other != word for other in at_common) else ""
+    return NOT_SEPARATED if word != "undecided" and any(other != word for other in at_common) else ""

@@ -30,7 +30,7 @@ from groupwise.evaluation.seed_verdicts import (
     has_little_room,
     verdict,
 )
-from studies.rates import common, not_told_apart
+from studies.rates import common, not_separated
 
 SEEDS = range(5)
 """The seeds of each study, fixed before any run."""
@@ -133,7 +133,7 @@ class Estimate:
         met: Iterable[Verdict | None] = (
             self._verdict(x) if x and all(map(math.isfinite, x)) else None for x in self.at_common
         )
-        return not_told_apart(self._verdict(self.values), met)
+        return not_separated(self._verdict(self.values), met)
 
     @property
     def because(self) -> str:

@@ -27,7 +27,7 @@ from groupwise.certificates.effect_plans import (
 from groupwise.certificates.studies import StudyRun
 from groupwise.evaluation.seed_verdicts import LOOK_LEVEL
 from studies.effects import EFFECTS
-from studies.rates import NOT_TOLD_APART, in_words, left
+from studies.rates import NOT_SEPARATED, in_words, left
 from studies.study import LEAST_ACCURACY, Arm, Choice, Estimate, Measured, Results, Study, table
 
 FRESH = range(FIRST_SEED, FIRST_SEED + WHOLE.looks[-1])
@@ -86,7 +86,7 @@ def tuned_runs(study: Study, results: Results) -> dict[StudyRun, set[str]]:
             runs |= {compared.trial(arm, seed): metrics for seed in seeds for arm in compared.arms.values()}
     found = at_best_rates(study, results)
     compared = stated(study, study.measured(results) | found) if found else []
-    waited = [x.unmade for x in compared if x.obstacle == NOT_TOLD_APART]
+    waited = [x.unmade for x in compared if x.obstacle == NOT_SEPARATED]
     metrics = {*study.metrics, *(choice.metric for choice in study.tuned.values())}
     return runs | {run: metrics for unmade in waited for run in unmade}
 

@@ -51,8 +51,8 @@ def learned(found: dict[StudyRun, StudyRunResult]) -> dict[StudyRun, StudyRunRes
 def test_a_claim_waits_for_the_rate_that_is_left_to_both_sides() -> None:
     found = learned(measured_claim({(LOW, HIGH): 0.2}))
     assert CLAIM.left(1, found) == (HIGH, LOW) and CLAIM.left(0, found) == (LOW,)
-    assert str(CLAIM.judgement(found)) == "*undecided*: rates not told apart" and CLAIM.judgement(found).is_final
-    assert state(CLAIM, found).startswith("*undecided*: rates not told apart: 0.201 (")
+    assert str(CLAIM.judgement(found)) == "*undecided*: rates not separated" and CLAIM.judgement(found).is_final
+    assert state(CLAIM, found).startswith("*undecided*: rates not separated: 0.201 (")
     assert claims.taken(CLAIM, found) == f"{LOW:.3g}, {HIGH:.3g} (or {LOW:.3g})"
     waits = CLAIM.next_runs(found)
     assert waits == [CLAIM.trial(1, LOW, seed) for seed in range(FIRST_SEED, FIRST_SEED + LOOKS[0])]
@@ -99,7 +99,7 @@ def test_a_stated_comparison_waits_for_the_rates_that_are_left_to_both_sides() -
     """Naive GRPO and the last rung run at each other's rate, too; other rungs do not."""
     first = ladder_results(tuned=0.01)
     (claimed,) = stated(ladder.STUDY, at_best_rates(ladder.STUDY, first))
-    assert (claimed.word, claimed.because) == ("undecided", "rates not told apart")
+    assert (claimed.word, claimed.because) == ("undecided", "rates not separated")
     for at_other, word in ((0.7, "shown"), (0.3, "undecided"), (math.nan, "undecided")):
         results = dict(first)
         waits = with_runs(ladder.STUDY, results, accuracy_of(at_other, 0.01))
@@ -125,18 +125,18 @@ def test_a_difference_of_differences_keeps_the_rates_that_separate_its_sides() -
     other = Estimate((0.2, 0.2), at_rates={"0.0003": dict.fromkeys(runs, 0.2)})
     assert not one.minus(replace(other, at_rates={"0.0001": ends["0.0001"]})).at_common, "both have the same rate"
     met = one.minus(other, 0.02)
-    assert met.at_common == ((0.1 - 0.2,) * 2,) and met.because == "rates not told apart"
+    assert met.at_common == ((0.1 - 0.2,) * 2,) and met.because == "rates not separated"
     assert met.minus(Estimate((0.0, 0.0))).at_common == met.at_common and not met.at_rates
     assert Estimate((0.0, 0.0)).minus(met).at_common == ((0.2 - 0.1,) * 2,)
 
 
-def test_a_number_of_all_arms_is_open_where_any_two_have_rates_that_are_not_told_apart() -> None:
+def test_a_number_of_all_arms_is_open_where_any_two_have_rates_that_are_not_separated() -> None:
     arms = ladder.STUDY.parts["rungs"]
     names = list(arms)[:2]
     left = {names[0]: {"1": arms[names[0]], "3": arms[names[0]]}, names[1]: {"3": arms[names[1]]}}
     m = Measured({name: arms[name] for name in names}, {}, (), left=left)
     both = m.estimate((1.0, 1.1, 0.9))
-    assert both.minus(Estimate((0.0, 0.0, 0.0)), 0.02).because == "rates not told apart"
+    assert both.minus(Estimate((0.0, 0.0, 0.0)), 0.02).because == "rates not separated"
     assert not Measured(m.arms, {}, (), left={names[0]: left[names[0]]}).estimate((1.0, 1.1)).at_common
 
 

@@ -15,14 +15,14 @@ from benchmarks.atlas.running import run_all
 
 from groupwise.certificates.studies import StudyRunResult, is_stale, read_results
 from groupwise.core import counted
-from studies import admission, engine_kl, leave_one_out, long_answers, noisy_logprobs, sparse_mixture
+from studies import admission, engine_kl, leave_one_out, long_answers, noisy_logprobs, sparse_mixture, tailed_sums
 from studies.claim import Claim, state
 from studies.forest import VERDICTS
 from studies.pages import filled
 from studies.running import HOME
 from studies.study import Results, average, table
 
-FILES = (noisy_logprobs, long_answers, engine_kl, admission, sparse_mixture, leave_one_out)
+FILES = (noisy_logprobs, long_answers, tailed_sums, engine_kl, admission, sparse_mixture, leave_one_out)
 CLAIMS = {claim.name: claim for file in FILES for claim in file.CLAIMS}
 RESULTS, PAGE = Path("studies/claims.jsonl"), Path("docs/studies/claims.md")
 

@@ -11,8 +11,8 @@ token is a regime of the claim at every length. That noise is on these (studies/
 log-probs. Four minibatches.
 
 Compared, within a seed: the share of right answers over the last six of 12 iterations, GSPO minus GRPO. Each takes its
-best of four rates, and GSPO its best of three bounds: of its paper, ten and a hundred times as wide. GSPO is expected to
-be higher; a difference below 0.03 does not count. Answers have to have 200 tokens on average.
+best of four rates, and GSPO its best of three bounds: of its paper, ten and a hundred times as wide. GSPO is expected
+to be higher; a difference below 0.03 does not count. Answers have to have 200 tokens on average.
 
 Pilots on seed 99 came before this statement, and do not count: without noise GRPO at 1e-4 went from 0.16 to 0.55, with
 noise from 0.15 to 0.39, and GSPO with the bounds of its paper at 3e-4 from 0.18 to between 0.42 and 0.56.

@@ -14,6 +14,9 @@ Compared, within a seed: the share of right answers over the last six of 12 iter
 best of four rates, and GSPO its best of three bounds: of its paper, ten and a hundred times as wide. GSPO is expected
 to be higher; a difference below 0.03 does not count. Answers have to have 200 tokens on average.
 
+A second claim, with the bounds of the paper alone, was added when the first was shown, and before its own fresh runs:
+whether it is the ratio of a sequence that helps, or bounds that fit its spread.
+
 Pilots on seed 99 came before this statement, and do not count: without noise GRPO at 1e-4 went from 0.16 to 0.55, with
 noise from 0.15 to 0.39, and GSPO with the bounds of its paper at 3e-4 from 0.18 to between 0.42 and 0.56.
 """
@@ -107,12 +110,13 @@ def arm(label: str, method: str, settings: tuple[str, ...] = ()) -> Arm:
     return Arm(label=label, method=method, task="calculator", settings=(*BASE, *settings))
 
 
-CLAIMS = (
-    Claim(
-        name="tailed-noisy",
-        text="with answers of 250 tokens that can be learned and noisy old log-probs GSPO learns more than GRPO",
+def claim(name: str, text: str, bounds: tuple[tuple[str, ...], ...]) -> Claim:
+    """GSPO with the best of some bounds, minus GRPO."""
+    return Claim(
+        name=name,
+        text=text,
         sides=(arm("GSPO", "gspo"), arm("GRPO", "grpo", BOUNDS["grpo"])),
-        bounds=(BOUNDS["gspo"], WIDER, WIDEST),
+        bounds=bounds,
         rates=RATES,
         metric=RIGHT,
         first=LAST - OVER + 1,
@@ -122,7 +126,16 @@ CLAIMS = (
         bases=BASES,
         use=("studies/noisy_engine.py",),
         acted=(LENGTH, 200.0),
+    )
+
+
+CLAIMS = (
+    claim(
+        "tailed-noisy",
+        "with answers of 250 tokens that can be learned and noisy old log-probs GSPO learns more than GRPO",
+        (BOUNDS["gspo"], WIDER, WIDEST),
     ),
+    claim("tailed-noisy-paper", "the same with the bounds of GSPO's paper", (BOUNDS["gspo"],)),
 )
 
 

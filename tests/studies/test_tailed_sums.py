@@ -34,6 +34,6 @@ def test_a_demonstration_decides_early_and_its_filler_goes_on_to_the_limit() -> 
 
 
 def test_the_claim_tunes_the_bounds_of_gspo_from_those_of_its_paper_on() -> None:
-    (claim,) = CLAIMS
+    claim = CLAIMS[0]
     lows = [claim.trial(0, 1e-4, 90, bounds).recipe().method.objective.surrogate.low for bounds in claim.bounds]
     assert lows == pytest.approx([3e-4, 3e-3, 3e-2])

@@ -48,7 +48,8 @@ class Claim:
     """The metric of the first side is larger than that of the second, as a mean over iterations `first` to `last`.
 
     `sides` have no learning rate; `rates` are in rising order, and a single one is not tuned. Others grow where the
-    best is at an edge. A difference below `least` does not count. `beside` are metrics that the page shows, of both
+    best is at an edge. `bounds` are settings of the first side, tuned with its rate, for a method whose paper tunes its
+    own bounds too. A difference below `least` does not count. `beside` are metrics that the page shows, of both
     sides. `bases` and `use` are those of a study.
 
     `acted` is a metric, and its least mean over the first iterations of the second side, which lacks the mechanism:
@@ -58,6 +59,7 @@ class Claim:
     name: str
     text: str
     sides: tuple[Arm, Arm]
+    bounds: tuple[tuple[str, ...], ...] = ((),)
     rates: tuple[float, ...]
     metric: str
     first: int
@@ -79,10 +81,10 @@ class Claim:
         """Whether it compares methods at a rate that neither has chosen: it says whom that rate suits."""
         return len(self.rates) == 1 and self.sides[0].method != self.sides[1].method
 
-    def trial(self, side: int, rate: float, seed: int) -> StudyRun:
-        """A side's run at a rate, a fresh seed's from its first model."""
+    def trial(self, side: int, rate: float, seed: int, bounds: tuple[str, ...] = ()) -> StudyRun:
+        """A side's run at a rate, with bounds that are tuned; a fresh seed's from its first model."""
         arm = self.sides[side]
-        run = replace(arm, settings=(*arm.settings, f"optimizer.lr = {rate:.3g}")).trial(seed)
+        run = replace(arm, settings=(*arm.settings, *bounds, f"optimizer.lr = {rate:.3g}")).trial(seed)
         return run if seed in TUNING_SEEDS else replace(run, base=seed % self.first_models)
 
     @property
@@ -95,39 +97,61 @@ class Claim:
         values = points(result, metric, self.first, self.last).values()
         return average(values) if values else 0.0
 
-    def grid(self, side: int, results: Results) -> tuple[float, ...]:
-        """The rates that a side tries; none if there is one rate only."""
+    def grid(self, side: int, results: Results, bounds: tuple[str, ...] = ()) -> tuple[float, ...]:
+        """The rates that a side tries with some bounds; none if there is one rate only."""
         if len(self.rates) == 1:
             return ()
-        return extended(self.rates, lambda rates: best(rates, [self._score(side, rate, results) for rate in rates]))
+        return extended(
+            self.rates, lambda rates: best(rates, [self._score(side, rate, results, bounds) for rate in rates])
+        )
 
-    def best_rate(self, side: int, results: Results) -> float | None:
+    def best_rate(self, side: int, results: Results, bounds: tuple[str, ...] = ()) -> float | None:
         """The rate at which a side runs with the fresh seeds; None before its tuning runs are there."""
-        if rates := self.grid(side, results):
-            return best(rates, [self._score(side, rate, results) for rate in rates])
+        if rates := self.grid(side, results, bounds):
+            return best(rates, [self._score(side, rate, results, bounds) for rate in rates])
         return self.rates[0]
 
-    def left(self, side: int, results: Results) -> tuple[float, ...]:
-        """The best rate of a side, and those that its tuning seeds do not tell apart from it; none before them."""
-        rates = self.grid(side, results)
-        return left(rates, [self._score(side, rate, results) for rate in rates], self.least) if rates else self.rates
+    def choices(self, side: int) -> tuple[tuple[str, ...], ...]:
+        """The bounds that a side tries, each with its grid of rates."""
+        return self.bounds if side == 0 else ((),)
 
-    def _score(self, side: int, rate: float, results: Results) -> float:
+    def choice(self, side: int, results: Results) -> tuple[tuple[str, ...], float] | None:
+        """The bounds and the rate at which a side runs with the fresh seeds; None before its tuning runs are there."""
+        choices = self.choices(side)
+        rates = [self.best_rate(side, results, bounds) for bounds in choices]
+        known = [(bounds, rate) for bounds, rate in zip(choices, rates, strict=True) if rate is not None]
+        if len(known) < len(choices):
+            return None
+        if len(known) == 1:
+            return known[0]
+        return best(known, [self._score(side, rate, results, bounds) for bounds, rate in known])
+
+    def left(self, side: int, results: Results) -> tuple[float, ...]:
+        """The best rate of a side, and those that its tuning seeds do not separate from it; none before them."""
+        choice = self.choice(side, results)
+        bounds = choice[0] if choice else self.choices(side)[0]
+        rates = self.grid(side, results, bounds)
+        scores = [self._score(side, rate, results, bounds) for rate in rates]
+        return left(rates, scores, self.least) if rates else self.rates
+
+    def _score(self, side: int, rate: float, results: Results, bounds: tuple[str, ...]) -> float:
         """The mean of the metric over the tuning runs of a side at a rate; NaN while one is missing."""
-        runs = [results.get(self.trial(side, rate, seed)) for seed in TUNING_SEEDS]
+        runs = [results.get(self.trial(side, rate, seed, bounds)) for seed in TUNING_SEEDS]
         values = [math.nan if run is None else self.mean(run, self.metric) for run in runs]
         return average(values)
 
     def is_at_edge(self, results: Results) -> bool:
         """Whether the best rate of a side lies at an edge of its grid, as far as that may grow."""
-        return any(is_at_edge(self.grid(side, results), self.best_rate(side, results)) for side in (0, 1))
+        found = [(side, self.choice(side, results)) for side in (0, 1)]
+        return any(choice and is_at_edge(self.grid(side, results, choice[0]), choice[1]) for side, choice in found)
 
     def pairs(self, results: Results, at: float | None = None) -> Iterator[tuple[StudyRun, StudyRun]]:
-        """The runs of both sides with each fresh seed, once the rates are known; with `at` both have that rate."""
-        rates = [self.best_rate(side, results) if at is None else at for side in (0, 1)]
+        """The runs of both sides with each fresh seed, once rates and bounds are known; with `at` at that rate."""
+        one, other = (self.choice(side, results) for side in (0, 1))
         for seed in range(FIRST_SEED, FIRST_SEED + LOOKS[-1]):
-            if rates[0] is not None and rates[1] is not None:
-                yield self.trial(0, rates[0], seed), self.trial(1, rates[1], seed)
+            if one is not None and other is not None:
+                rates = (one[1], other[1]) if at is None else (at, at)
+                yield self.trial(0, rates[0], seed, one[0]), self.trial(1, rates[1], seed, other[0])
 
     def differences(self, results: Results, at: float | None = None) -> list[float]:
         """The first side minus the second, for each seed up to the first that lacks a result."""
@@ -146,8 +170,8 @@ class Claim:
         """The runs without a result until the next look: the tuning runs first, and none after a verdict."""
         if not self.is_admitted(results):
             return []
-        grids = [self.trial(side, rate, seed) for side in (0, 1) for rate in self.grid(side, results)
-                 for seed in TUNING_SEEDS]  # fmt: skip
+        grids = [self.trial(side, rate, seed, bounds) for side in (0, 1) for bounds in self.choices(side)
+                 for rate in self.grid(side, results, bounds) for seed in TUNING_SEEDS]  # fmt: skip
         tuning = [run for run in grids if run not in results]
         if tuning or self.judgement(results).is_final:
             return tuning or self._unmade(results)

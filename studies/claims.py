@@ -16,7 +16,7 @@ from benchmarks.atlas.running import run_all
 from groupwise.certificates.studies import StudyRunResult, is_stale, read_results
 from groupwise.core import counted
 from groupwise.evaluation.seed_verdicts import LOOK_LEVEL, LOOKS
-from studies import admission, engine_kl, leave_one_out, long_answers, noisy_logprobs, sparse_mixture
+from studies import admission, engine_kl, leave_one_out, long_answers, noisy_logprobs, sparse_mixture, tailed_sums
 from studies.claim import Claim, state
 from studies.forest import VERDICTS
 from studies.pages import filled
@@ -24,7 +24,7 @@ from studies.rates import in_words
 from studies.running import HOME
 from studies.study import Estimate, Results, average, table
 
-FILES = (noisy_logprobs, long_answers, engine_kl, admission, sparse_mixture, leave_one_out)
+FILES = (noisy_logprobs, long_answers, tailed_sums, engine_kl, admission, sparse_mixture, leave_one_out)
 CLAIMS = {claim.name: claim for file in FILES for claim in file.CLAIMS}
 RESULTS, PAGE = Path("studies/claims.jsonl"), Path("docs/studies/claims.md")
 
@@ -94,9 +94,16 @@ def counts(results: Results) -> str:
 
 
 def taken(claim: Claim, results: Results) -> str:
-    """The rate of each side, with others that the tuning seeds do not tell apart; empty before them."""
+    """The rate of each side, with others that the tuning seeds do not separate, and bounds that are tuned.
+
+    Empty before the tuning runs.
+    """
     rates = [in_words(claim.left(side, results)) for side in (0, 1) if len(claim.rates) > 1]
-    return ", ".join(rates) if all(rates) else ""
+    if not all(rates):
+        return ""
+    if len(claim.bounds) > 1 and (choice := claim.choice(0, results)):
+        rates[0] += f" with {' / '.join(line.rpartition(' = ')[2] for line in choice[0])}"
+    return ", ".join(rates)
 
 
 def estimate(claim: Claim, results: Results) -> Estimate | None:

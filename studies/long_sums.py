@@ -54,34 +54,39 @@ def demonstrations() -> Iterator[dict[str, object]]:
         yield {"prompt": prompt, "answer": answer + filler(random)}
 
 
-def rows(count: int, *, held_out: bool) -> Iterator[dict[str, object]]:
+def rows(count: int, operands: int, *, held_out: bool) -> Iterator[dict[str, object]]:
     """The first problems. The answer is a pattern of all right answers: the first result decides."""
-    for problem in first_problems(OPERANDS, count, held_out=held_out):
+    for problem in first_problems(operands, count, held_out=held_out):
         yield {"prompt": problem, "answer": rf"[^#]*#{solve(problem)[1]}(?!\d).*"}
 
 
 def files() -> dict[str, str]:
     """The texts of the files, by name."""
     parts = {
-        "train": rows(TRAINING, held_out=False),
-        "test": rows(HELD_OUT, held_out=True),
+        "train": rows(TRAINING, OPERANDS, held_out=False),
+        "test": rows(HELD_OUT, OPERANDS, held_out=True),
         "demonstrations": demonstrations(),
     }
     return {f"{name}.jsonl": "".join(json.dumps(row) + "\n" for row in part) for name, part in parts.items()}
 
 
-def base(seed: int, folder: Path) -> Recipe:
-    """The recipe whose run makes the base of a seed. Writes the model with more positions into the folder."""
-    number = seed % WHOLE.bases
-    home = folder / f"long-{number}"
+def with_positions(model: Path, home: Path) -> Path:
+    """The folder of a copy of a model with `POSITIONS` positions, which is made once. It has no weights for them."""
     if not home.is_dir():
-        first = first_model("calculator", number, folder.parent / "models") if number else find_model("calculator")
         unfinished = home.with_suffix(".unfinished")
-        copytree(first, unfinished, dirs_exist_ok=True)
+        copytree(model, unfinished, dirs_exist_ok=True)
         config = unfinished / "config.json"
         sizes = json.loads(config.read_text("utf-8")) | {"max_position_embeddings": POSITIONS}
         config.write_text(json.dumps(sizes), encoding="utf-8")
         unfinished.rename(home)
+    return home
+
+
+def base(seed: int, folder: Path) -> Recipe:
+    """The recipe whose run makes the base of a seed. Writes the model with more positions into the folder."""
+    number = seed % WHOLE.bases
+    first = first_model("calculator", number, folder.parent / "models") if number else find_model("calculator")
+    home = with_positions(Path(first), folder / f"long-{number}")
     fields = [("iterations", "0"), ("evaluate.problems", "1"), ("seed", str(seed))]
     start = WarmStart(
         demonstrations=str(FOLDER / "demonstrations.jsonl"),

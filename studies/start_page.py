@@ -59,6 +59,8 @@ OF_CLAIMS = {
     "noisy-best": ("GSPO ends higher: noisy log-probs", "right", GSPO),
     "long-noisy": ("GSPO ends higher: noisy, 300 tokens", "right", GSPO),
     "long-noisy-wide": ("GSPO ends higher: noisy, 300 tokens, wide", "right", GSPO),
+    "tailed-noisy": ("GSPO ends higher: noisy, 250 tokens, learnable", "right", GSPO),
+    "tailed-noisy-paper": ("GSPO ends higher: the same, paper's bounds", "right", GSPO),
     **{f"engine-{n}-bits": (f"engine's log-probs suffice: {n} bits", "right", GSPO) for n in (8, 6, 5, 4)},
     "admission": ("a mixture's ratios spread more", "log-ratio", GSPO),
     "sparse-mixture": ("GSPO ends higher: mixture, 2 experts", "right", GSPO),

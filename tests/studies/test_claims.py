@@ -54,7 +54,7 @@ def result_of(trial: StudyRun, value: float) -> StudyRunResult:
 @pytest.mark.parametrize("name", NAMES)
 def test_recipes_resolve_and_the_sides_differ_as_the_claim_says(name: str) -> None:
     claim = claims.CLAIMS[name]
-    one, other = (claim.trial(side, claim.rates[0], FIRST_SEED).recipe() for side in (0, 1))
+    one, other = (claim.trial(side, claim.rates[0], FIRST_SEED, claim.choices(side)[0]).recipe() for side in (0, 1))
     assert one.seed == other.seed == FIRST_SEED and one.optimizer == other.optimizer
     changed = {line.partition(" = ")[0] for line in set(write(one).splitlines()) ^ set(write(other).splitlines())}
     if name.startswith("engine"):
@@ -87,6 +87,24 @@ def test_each_side_takes_its_best_rate_and_the_smaller_one_in_a_tie() -> None:
     del results[CLAIM.trial(0, 1e-3, TUNING_SEEDS[0])]
     assert CLAIM.best_rate(0, results) is None
     assert CLAIM.next_runs(results) == [CLAIM.trial(0, 1e-3, TUNING_SEEDS[0])]
+
+
+def test_a_side_takes_the_best_of_its_bounds_each_at_its_own_best_rate() -> None:
+    claim = claims.CLAIMS["tailed-noisy"]
+    paper, wider, widest = claim.bounds
+    values = {
+        paper: {3e-5: 0.1, 1e-4: 0.2, 3e-4: 0.3, 1e-3: 0.1},
+        wider: {3e-5: 0.1, 1e-4: 0.4, 3e-4: 0.2, 1e-3: 0.1},
+        widest: {3e-5: 0.1, 1e-4: 0.4, 3e-4: 0.1, 1e-3: 0.1},
+    }
+    trials = {claim.trial(0, rate, seed, bounds): x for bounds, grid in values.items() for rate, x in grid.items()
+              for seed in TUNING_SEEDS}  # fmt: skip
+    results = {trial: result_of(trial, x) for trial, x in trials.items()}
+    assert claim.choice(0, results) == (wider, 1e-4), "the narrower bounds in a tie"
+    assert claim.choice(1, results) is None and not list(claim.pairs(results))
+    assert {claim.trial(1, rate, seed) for rate in claim.rates for seed in TUNING_SEEDS} == {*claim.next_runs(results)}
+    results |= {run: result_of(run, 0.9) for run in [claim.trial(0, 3e-4, seed, paper) for seed in TUNING_SEEDS]}
+    assert claim.choice(0, results) == (paper, 3e-4)
 
 
 def test_a_look_decides_at_its_own_bound_and_the_last_one_ends_the_claim() -> None:

@@ -57,7 +57,7 @@ def relative(m: Measured, arm: str, variance: str) -> Estimate:
 def common(m: Measured, arm: str) -> Estimate:
     """The share of the tokens' variance that is common to the tokens of an answer."""
     means, dealt, tokens = (m.mean(arm, variance, 1, LAST).values for variance in (MEANS, DEALT, VARIANCE))
-    shares = ((x - by_chance) / (all_ - by_chance) for x, by_chance, all_ in zip(means, dealt, tokens, strict=True))
+    shares = ((x - by_chance) / (whole - by_chance) for x, by_chance, whole in zip(means, dealt, tokens, strict=True))
     return replace(m.estimate(shares), least=LEAST)
 
 

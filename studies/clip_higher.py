@@ -114,7 +114,8 @@ def rows(measured: Mapping[str, Measured], exact: Exact) -> list[tuple[object, .
 def draw(panels: Sequence[Any], measured: Mapping[str, Measured], exact: Exact) -> None:
     m = measured["bounds"]
     for i, bound in enumerate(BOUNDS):
-        line(panels[0], m.series(bound, ENTROPY), i, m.arms[bound].label)
+        label = f"{m.arms[bound].label}, lr {m.arms[bound].trial(0).recipe().optimizer.lr:.1g}"
+        line(panels[0], m.series(bound, ENTROPY), i, label)
         xs = values(m, bound)[MANY].values
         panels[1].scatter([i] * len(xs), xs, s=16, zorder=3, color=COLOURS[i])
     panels[0].set(title="entropy", xlabel="iteration")

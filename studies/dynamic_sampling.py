@@ -11,7 +11,7 @@ iteration, and where the run with dynamic sampling has generated as many tokens 
 Changed after the runs: at equal tokens the accuracy is linear between two evaluations, which are four iterations apart;
 at first it was that of the earlier one. Added then: the same at equal CPU seconds. Corrected: the seconds are those of
 training. At first those of the evaluations counted, too, which are as many with both arms and half of a run, so that
-dynamic sampling looked cheap. The part `seconds` makes runs at the best rate again, without evaluations in between.
+dynamic sampling looked cheap. The part `seconds` makes the runs of the first look again, without evaluations.
 """
 
 from collections.abc import Mapping, Sequence
@@ -22,7 +22,7 @@ from groupwise.certificates.effect_plans import FIRST_SEED, merged
 from groupwise.certificates.studies import StudyRunResult
 from groupwise.evaluation.seed_verdicts import LOOKS
 from studies.figures import COLOURS, line
-from studies.study import LEAST_ACCURACY, Arm, Choice, Estimate, Exact, Measured, Study, average, cost, table
+from studies.study import LEAST_ACCURACY, Arm, Choice, Estimate, Exact, Measured, Study, cost, table
 
 SAMPLED, GREEDY, DEAD = "eval/accuracy", "eval/accuracy_greedy", "frac_reward_zero_std"
 LAST = 16
@@ -40,28 +40,25 @@ UNWATCHED = ("optimizer.lr = 1e-4", "evaluate.every = 0", "evaluate.problems = 1
 SECONDS = {key: replace(arm, settings=merged(arm.settings, UNWATCHED)) for key, arm in ARMS.items()}
 
 
-def tokens(m: Measured, key: str) -> float:
-    """The tokens that a run of an arm generates, a mean over seeds."""
-    return average(float(sum(run.tokens)) for run in m.runs(key))
+def seconds_per_token(m: Measured) -> dict[str, list[float]]:
+    """The CPU seconds of a run for each generated token, by arm and in the order of the seeds."""
+    return {key: [run.cpu_seconds / sum(run.tokens) for run in m.runs(key)] for key in m.arms}
 
 
-def seconds_per_token(m: Measured) -> dict[str, float]:
-    """The CPU seconds of a run for each generated token, by arm."""
-    return {key: average(run.cpu_seconds for run in m.runs(key)) / tokens(m, key) for key in m.arms}
-
-
-def accuracies(m: Measured, matched_by: str, seconds: Mapping[str, float] | None = None) -> dict[str, Estimate]:
+def accuracies(m: Measured, matched_by: str, seconds: Mapping[str, list[float]] | None = None) -> dict[str, Estimate]:
     """The held-out accuracy of both arms at equal cost, linear between two evaluations of the run that costs more.
 
-    `seconds` are those of a generated token, by arm; without them each token costs the same.
+    `seconds` are those of a generated token, by arm and seed; without them each token costs the same.
     """
     if matched_by == "iterations":
         return {key: m.mean(key, SAMPLED, LAST, LAST) for key in m.arms}
 
+    by_token = seconds or {key: [1.0] * len(m.seeds) for key in m.arms}
+
     def at_equal_cost(key: str, other: str) -> Estimate:
-        ratio = seconds[other] / seconds[key] if seconds else 1.0
-        runs = zip(m.runs(key), m.runs(other), strict=True)
-        within = ((run, min(sum(run.tokens), round(ratio * sum(matched.tokens)))) for run, matched in runs)
+        ratios = (theirs / own for own, theirs in zip(by_token[key], by_token[other], strict=True))
+        runs = zip(m.runs(key), m.runs(other), ratios, strict=True)
+        within = ((run, min(sum(run.tokens), round(ratio * sum(matched.tokens)))) for run, matched, ratio in runs)
         return m.estimate((run.at_tokens(SAMPLED, tokens) for run, tokens in within), SAMPLED)
 
     return {"off": at_equal_cost("off", "on"), "on": at_equal_cost("on", "off")}
@@ -70,19 +67,19 @@ def accuracies(m: Measured, matched_by: str, seconds: Mapping[str, float] | None
 def blocks(measured: Mapping[str, Measured], exact: Exact) -> dict[str, str]:
     m, rows, texts = measured["calculator"], [], []
     compared = {name: accuracies(m, name) for name in ("iterations", "generated tokens")}
-    if costs := measured.get("seconds"):
+    if (costs := measured.get("seconds")) and costs.seeds == m.seeds:
         compared["CPU seconds of training"] = accuracies(m, "CPU seconds", seconds_per_token(costs))
     for matched_by, values in compared.items():
         gain = values["on"].minus(values["off"], LEAST_ACCURACY)
         rows.append((f"equal {matched_by}", *values.values(), gain, len(m.seeds), gain.result("better", "worse")))
         texts.append(f"{gain.stated('better', 'worse')} at equal {matched_by}")
-    times = tokens(m, "on") / tokens(m, "off")
+    tokens = {key: sum(sum(run.tokens) for run in m.runs(key)) for key in m.arms}
     dead = m.mean("off", DEAD, LAST - 7, LAST)
     head = ("compared at", "without", "with", "difference", "seeds", "result")
     return ({"seconds": seconds_table(costs)} if costs else {}) | {
         "calculator": f"{table(head, rows)}\n\n"
         f"Without dynamic sampling {100 * dead.mean:.0f} % of the groups have no gradient in the last eight "
-        f"iterations. With it a run generates {times:.1f} times as many tokens.\n\n{cost(m)}",
+        f"iterations. With it a run generates {tokens['on'] / tokens['off']:.1f} times as many tokens.\n\n{cost(m)}",
         "dynamic_sampling": f"It changes sampled held-out accuracy by {', by '.join(texts[:-1])} and by {texts[-1]}.",
     }
 
@@ -90,10 +87,11 @@ def blocks(measured: Mapping[str, Measured], exact: Exact) -> dict[str, str]:
 def seconds_table(m: Measured) -> str:
     """What a generated token costs in training, by arm."""
     rows = [
-        (m.arms[key].label, f"{x * tokens(m, key):.1f}", f"{tokens(m, key) / 1000:.0f}", f"{1e6 * x:.0f}")
-        for key, x in seconds_per_token(m).items()
-    ]
-    head = ("arm", "CPU seconds of a run", "thousand tokens", "microseconds of a token")
+        (m.arms[key].label, " / ".join(f"{run.cpu_seconds:.1f}" for run in m.runs(key)),
+         " / ".join(f"{1e6 * x:.0f}" for x in by_token))
+        for key, by_token in seconds_per_token(m).items()
+    ]  # fmt: skip
+    head = ("arm", "CPU seconds of a run, by seed", "microseconds of a token")
     return f"{table(head, rows)}\n\n{cost(m)}"
 
 

@@ -29,7 +29,7 @@ from studies.gspo_regimes import ARMS, LAST
 from studies.study import Arm, Estimate, Exact, Measured, Study, cost, table
 
 TOKENS, VARIANCE, MEANS, DEALT = (f"method/Spreads/{name}" for name in ("token", "variance", "between", "dealt"))
-LABELS = {VARIANCE: "tokens", MEANS: "means of answers", DEALT: "means, tokens dealt at random"}
+LABELS = {VARIANCE: "tokens", MEANS: "means of answers", DEALT: "means, tokens dealt"}
 FIRST_FIVE, LAST_FIVE = (1, 5), (LAST - 4, LAST)
 HALF, LEAST = 0.5, 0.1
 """The share of the variance that the claim says is more than what is common, and the smallest distance that counts."""
@@ -110,7 +110,7 @@ def draw(panels: Sequence[Any], measured: Mapping[str, Measured], exact: Exact) 
         for i, (variance, label) in enumerate(LABELS.items()):
             spreads = [(at, Estimate(tuple(map(sqrt, x.values)))) for at, x in m.series(key, variance)]
             line(axes, spreads, i, label, dashed=variance == DEALT)
-        axes.set(title=arm.label, xlabel="iteration", yscale="log", ylim=(1e-3, 0.3))
+        axes.set(title=arm.label, xlabel="iteration", yscale="log", ylim=(1e-3, 1))
     panels[0].set_ylabel("spread of log-ratios")
     panels[0].legend(loc="upper right")
 

@@ -172,7 +172,7 @@ def test_equal_tokens_count_all_generated_tokens() -> None:
     m = Measured(ARMS, {arm.trial(0): run(arm.trial(0), {"off": 100, "on": 230}[key]) for key, arm in ARMS.items()})
     assert accuracies(m, "iterations")["on"].values == (0.16,)
     assert accuracies(m, "generated tokens")["on"].values == pytest.approx((0.16 / 2.3,))  # between two evaluations
-    seconds = {"off": 3e-5, "on": 2e-5}  # of a token in training: those of evaluations are in none
+    seconds = {"off": [3e-5], "on": [2e-5]}  # of a token in training: those of evaluations are in none
     assert accuracies(m, "CPU seconds", seconds)["on"].values == pytest.approx((0.16 * 300 / 460,), rel=1e-3)
     costs = ("iterations", None), ("generated tokens", None), ("CPU seconds", seconds)
     assert {accuracies(m, name, by_token)["off"].values for name, by_token in costs} == {(0.16,)}
@@ -191,7 +191,8 @@ def test_the_seconds_of_a_token_are_those_of_runs_without_evaluations() -> None:
             for seed in seeds
         }
     )["seconds"]
-    assert dynamic_sampling.seconds_per_token(m) == pytest.approx({"off": 0.2, "on": 0.1})
+    by_token = dynamic_sampling.seconds_per_token(m)
+    assert by_token["off"] == pytest.approx([0.2] * 5) and by_token["on"] == pytest.approx([0.1] * 5)
 
 
 def test_a_part_with_seeds_of_its_own_runs_with_them_from_three_first_models() -> None:

@@ -315,7 +315,7 @@ class Study:
     def trials(self, seeds: Iterable[int], parts: Iterable[str] = ()) -> dict[StudyRun, set[str]]:
         """The runs of some parts, or of all, in order, each once, with the metrics that are stored.
 
-        A part with seeds of its own runs with them where all of `SEEDS` are asked for, and else not.
+        A part with other seeds runs with those, and only where `seeds` has all of `SEEDS`.
         """
         listed, named = list(seeds), list(parts) or list(self.parts)
         arms = [arm for part in named if part not in self.seeds for arm in self.parts[part].values()]

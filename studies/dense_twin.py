@@ -13,7 +13,8 @@ GSPO minus GRPO on the twin: *shown* if the interval lies above 0, *opposite* if
 mixture minus that on the twin, with the same words: the paper says that it is above 0. Beside them: the rung of the
 largest stable rate, 0 to 2, as in the study of mixtures, and the spread of the ratios, log(p99 / p1).
 
-Added after the runs: the part *both*, the second comparison at the lower rate, from which each arm chooses its own.
+Added after the runs: the part *both*, the comparisons at the lower rate, from which each arm chooses its own. They are
+the result; means over two rates that the arms share decide nothing between methods.
 """
 
 from collections.abc import Mapping, Sequence
@@ -48,8 +49,8 @@ def right(m: Measured, key: str, first: int = LAST - 4, last: int = LAST) -> Est
 
 
 def gain(m: Measured) -> Estimate:
-    """GSPO's share of right answers at the end, minus GRPO's."""
-    return right(m, "gspo").minus(right(m, "grpo"), LEAST_ACCURACY)
+    """GSPO's share of right answers at the end, minus GRPO's, at rates that both share."""
+    return right(m, "gspo").minus(right(m, "grpo"), LEAST_ACCURACY).at_one_rate
 
 
 def gain_in(m: Measured, name: str) -> Estimate:
@@ -74,8 +75,7 @@ def both(m: Measured) -> str:
 
 
 def blocks(measured: Mapping[str, Measured], exact: Exact) -> dict[str, str]:
-    pairs = {name: m for name, m in measured.items() if name in NAMES}
-    texts = {"both": both(measured["both"])} if "both" in measured else {}
+    pairs, chosen = {name: m for name, m in measured.items() if name in NAMES}, measured["both"]
     rows, gains = [], {name: gain(m) for name, m in pairs.items()}
     for name, m in pairs.items():
         for key in ("grpo", "gspo"):
@@ -90,12 +90,13 @@ def blocks(measured: Mapping[str, Measured], exact: Exact) -> dict[str, str]:
     head = ("model", "method", "right, first five", *(f"right at the end, lr {rate}" for rate in RATES),
             "largest stable rung, by base", "spread of ratios")  # fmt: skip
     results = [(what, x, len(x.values), x.verdict) for what, x in compared]
-    return texts | {
+    return {
+        "both": both(chosen),
         "twin": f"{table(head, rows)}\n\n{table(('right at the end', 'difference', 'bases', 'result'), results)}\n\n"
         f"{cost(measured['twin'])}",
         "dense_twin": "GSPO's share of right answers minus GRPO's is "
-        + " and ".join(f"{x.stated()} on {NAMES[name]}" for name, x in gains.items())
-        + ".",
+        + " and ".join(f"{gain_in(chosen, name).stated()} on {kind}" for name, kind in NAMES.items())
+        + f"; the second minus the first is {more_in_mixture(chosen).stated()}.",
     }
 
 

@@ -9,13 +9,18 @@ groups agree. Compared, within a seed: sampled held-out accuracy with minus with
 iteration, and where the run with dynamic sampling has generated as many tokens as the other one in all its iterations.
 
 Changed after the runs: at equal tokens the accuracy is linear between two evaluations, which are four iterations apart;
-at first it was that of the earlier one. Added then: the same at equal CPU seconds.
+at first it was that of the earlier one. Added then: the same at equal CPU seconds. Corrected: the seconds are those of
+training. At first those of the evaluations counted, too, which are as many with both arms and half of a run, so that
+dynamic sampling looked cheap. The part `seconds` makes the runs of the first look again, without evaluations.
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
+from groupwise.certificates.effect_plans import FIRST_SEED, merged
 from groupwise.certificates.studies import StudyRunResult
+from groupwise.evaluation.seed_verdicts import LOOKS
 from studies.figures import COLOURS, line
 from studies.study import LEAST_ACCURACY, Arm, Choice, Estimate, Exact, Measured, Study, cost, table
 
@@ -30,48 +35,64 @@ ARMS = {
     "on": Arm(label="dynamic sampling", method="dapo", task="calculator", settings=BASE),
 }
 
+UNWATCHED = ("optimizer.lr = 1e-4", "evaluate.every = 0", "evaluate.problems = 1")
+"""The best rate of both arms, and next to no evaluation."""
+SECONDS = {key: replace(arm, settings=merged(arm.settings, UNWATCHED)) for key, arm in ARMS.items()}
 
-def tokens_within(run: StudyRunResult, other: StudyRunResult, matched_by: str) -> int:
-    """The tokens that a run has generated when it has cost as much as all iterations of another one.
 
-    The CPU seconds of a run are spread evenly over its tokens.
+def seconds_per_token(m: Measured) -> dict[str, list[float]]:
+    """The CPU seconds of a run for each generated token, by arm and in the order of the seeds."""
+    return {key: [run.cpu_seconds / sum(run.tokens) for run in m.runs(key)] for key in m.arms}
+
+
+def accuracies(m: Measured, matched_by: str, seconds: Mapping[str, list[float]] | None = None) -> dict[str, Estimate]:
+    """The held-out accuracy of both arms at equal cost, linear between two evaluations of the run that costs more.
+
+    `seconds` are those of a generated token, by arm and seed; without them each token costs the same.
     """
-    total = sum(run.tokens)
-    shares = {
-        "iterations": 1.0,
-        "generated tokens": sum(other.tokens) / total,
-        "CPU seconds": other.cpu_seconds / run.cpu_seconds,
-    }
-    return round(total * min(1.0, shares[matched_by]))
+    if matched_by == "iterations":
+        return {key: m.mean(key, SAMPLED, LAST, LAST) for key in m.arms}
 
+    by_token = seconds or {key: [1.0] * len(m.seeds) for key in m.arms}
 
-def accuracies(m: Measured, matched_by: str) -> dict[str, Estimate]:
-    """The held-out accuracy of both arms at equal cost, linear between two evaluations of the run that costs more."""
-    off, on = m.runs("off"), m.runs("on")
-    pairs = list(zip(off, on, strict=True))
-    return {
-        "off": m.estimate((a.at_tokens(SAMPLED, tokens_within(a, b, matched_by)) for a, b in pairs), SAMPLED),
-        "on": m.estimate((b.at_tokens(SAMPLED, tokens_within(b, a, matched_by)) for a, b in pairs), SAMPLED),
-    }
+    def at_equal_cost(key: str, other: str) -> Estimate:
+        ratios = (theirs / own for own, theirs in zip(by_token[key], by_token[other], strict=True))
+        runs = zip(m.runs(key), m.runs(other), ratios, strict=True)
+        within = ((run, min(sum(run.tokens), round(ratio * sum(matched.tokens)))) for run, matched, ratio in runs)
+        return m.estimate((run.at_tokens(SAMPLED, tokens) for run, tokens in within), SAMPLED)
+
+    return {"off": at_equal_cost("off", "on"), "on": at_equal_cost("on", "off")}
 
 
 def blocks(measured: Mapping[str, Measured], exact: Exact) -> dict[str, str]:
     m, rows, texts = measured["calculator"], [], []
-    for matched_by in ("iterations", "generated tokens", "CPU seconds"):
-        name, values = f"equal {matched_by}", accuracies(m, matched_by)
+    compared = {name: accuracies(m, name) for name in ("iterations", "generated tokens")}
+    if (costs := measured.get("seconds")) and costs.seeds == m.seeds:
+        compared["CPU seconds of training"] = accuracies(m, "CPU seconds", seconds_per_token(costs))
+    for matched_by, values in compared.items():
         gain = values["on"].minus(values["off"], LEAST_ACCURACY)
-        rows.append((name, values["off"], values["on"], gain, len(m.seeds), gain.result("better", "worse")))
-        texts.append(f"{gain.stated('better', 'worse')} at {name}")
-    tokens = [Estimate(tuple(float(sum(run.tokens)) for run in m.runs(key))) for key in m.arms]
+        rows.append((f"equal {matched_by}", *values.values(), gain, len(m.seeds), gain.result("better", "worse")))
+        texts.append(f"{gain.stated('better', 'worse')} at equal {matched_by}")
+    tokens = {key: sum(sum(run.tokens) for run in m.runs(key)) for key in m.arms}
     dead = m.mean("off", DEAD, LAST - 7, LAST)
     head = ("compared at", "without", "with", "difference", "seeds", "result")
-    return {
+    return ({"seconds": seconds_table(costs)} if costs else {}) | {
         "calculator": f"{table(head, rows)}\n\n"
         f"Without dynamic sampling {100 * dead.mean:.0f} % of the groups have no gradient in the last eight "
-        f"iterations. "
-        f"With it a run generates {tokens[1].mean / tokens[0].mean:.1f} times as many tokens.\n\n{cost(m)}",
-        "dynamic_sampling": (f"It changes sampled held-out accuracy by {' and by '.join(texts)}."),
+        f"iterations. With it a run generates {tokens['on'] / tokens['off']:.1f} times as many tokens.\n\n{cost(m)}",
+        "dynamic_sampling": f"It changes sampled held-out accuracy by {', by '.join(texts[:-1])} and by {texts[-1]}.",
     }
+
+
+def seconds_table(m: Measured) -> str:
+    """What a generated token costs in training, by arm."""
+    rows = [
+        (m.arms[key].label, " / ".join(f"{run.cpu_seconds:.1f}" for run in m.runs(key)),
+         " / ".join(f"{1e6 * x:.0f}" for x in by_token))
+        for key, by_token in seconds_per_token(m).items()
+    ]  # fmt: skip
+    head = ("arm", "CPU seconds of a run, by seed", "microseconds of a token")
+    return f"{table(head, rows)}\n\n{cost(m)}"
 
 
 def curve(run: StudyRunResult) -> list[tuple[int, int, float]]:
@@ -113,7 +134,7 @@ def draw(panels: Sequence[Any], measured: Mapping[str, Measured], exact: Exact) 
 STUDY = Study(
     name="dynamic_sampling",
     page="docs/studies/dynamic-sampling.md",
-    parts={"calculator": ARMS},
+    parts={"calculator": ARMS, "seconds": SECONDS},
     metrics=(SAMPLED, GREEDY, DEAD),
     blocks=blocks,
     rows=rows,
@@ -122,4 +143,5 @@ STUDY = Study(
     "of groups without gradient.",
     panels=3,
     tuned={"calculator": Choice(SAMPLED, 1, ("evaluate.problems = 512",))},
+    seeds={"seconds": range(FIRST_SEED, FIRST_SEED + LOOKS[0])},
 )

@@ -104,8 +104,7 @@ def _engine_logprobs(m: Mapping[str, Measured], exact: Exact) -> Estimates:
 
 
 def _ratio_drift(m: Mapping[str, Measured], exact: Exact) -> Estimates:
-    found = (ratio_drift.relative(m["dense"], key, ratio_drift.MEANS) for key in ratio_drift.DENSE)
-    return [replace(x, least=0.1) for x in found]
+    return [ratio_drift.common(m["dense"], key) for key in ratio_drift.DENSE]
 
 
 EFFECTS = (
@@ -128,8 +127,8 @@ EFFECTS = (
     Effect(gspo_regimes.STUDY, "GSPO ends higher than GRPO", GSPO,
            lambda m, _: [gspo_regimes.chosen(m["regimes"], regime) for regime in gspo_regimes.REGIMES],
            "right answers"),
-    Effect(ratio_drift.STUDY, "the mean over an answer averages the noise of its tokens' ratios", GSPO,
-           _ratio_drift, "times the spread of tokens", "mechanism", -1, 1.0),
+    Effect(ratio_drift.STUDY, "the mean over an answer averages most of the noise of its tokens' ratios", GSPO,
+           _ratio_drift, "of the variance of tokens", "mechanism", -1, ratio_drift.HALF),
     Effect(moe.STUDY, "in mixtures of experts GSPO is stable at larger learning rates", GSPO, _moe, "rungs of three"),
     Effect(dense_twin.STUDY, "GSPO's gain is larger in a mixture than in a dense model", GSPO,
            lambda m, _: [dense_twin.more_in_mixture(m["both"])], "right answers"),

@@ -165,7 +165,7 @@ def other_seeds(
     for effect in (effect for effect in EFFECTS if effect.study.name in names):
         own, sides = exact.get(effect.study.name, {}), []
         for measured in (effect.study.measured(results), effect.study.measured(others, seeds)):
-            complete = measured.keys() == effect.study.parts.keys()
+            complete = measured.keys() >= effect.study.parts.keys() - effect.study.seeds.keys()
             estimates = effect.estimates(measured, own) if complete else []
             verdicts = effect.verdicts(measured, own) if complete else []
             sides.append([f"{x.brief}, {word}" for x, word in zip(estimates, verdicts, strict=True)])

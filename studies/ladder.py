@@ -13,12 +13,15 @@ Compared, within a seed: sampled held-out accuracy after training, each rung min
 techniques minus naive GRPO. A rung shows its technique if the interval of its difference lies above 0. Beside it:
 pass@8, length, the share of answers that the budget cuts, entropy over the last five iterations, and the tokens
 generated, since dynamic sampling draws more answers in an iteration.
+
+Naive GRPO and the last rung at equal tokens: studies/ladder_equal_tokens.py.
 """
 
 from collections.abc import Mapping, Sequence
 from itertools import accumulate
 from typing import Any
 
+from studies import ladder_equal_tokens
 from studies.figures import COLOURS
 from studies.study import LEAST_ACCURACY, Arm, Choice, Estimate, Exact, Measured, Study, cost, table
 
@@ -85,15 +88,19 @@ def blocks(measured: Mapping[str, Measured], exact: Exact) -> dict[str, str]:
     total, last = (accuracy[names[-1]].minus(accuracy[name], LEAST_ACCURACY) for name in (names[0], names[-2]))
     beyond = accuracy[names[-1]].minus(accuracy["clip-higher"])
     times = thousands(m, names[-1]) / thousands(m, names[0])
-    return {
+    own, equal = {}, ""
+    if ends := measured.get("equal_tokens"):
+        own["equal_tokens"] = ladder_equal_tokens.comparison(ends, *RESULTS)
+        equal = f", at equal tokens, on other seeds, by {ladder_equal_tokens.gain(ends).stated(*RESULTS)}"
+    return own | {
         "rungs": f"{table(head, rows)}\n\nBefore training: accuracy {before[0]:.3f}, pass@8 {before[1]:.3f}, length "
         f"{before[2]:.1f}, cut {before[3]:.3f}. All five techniques minus naive GRPO: {total} "
         f"({total.result(*RESULTS)}, {len(m.seeds)} seeds). They generate {times:.1f} times its tokens. Minus the "
         f"rungs up to clip-higher they change accuracy by {beyond.brief}.\n\n{cost(m)}",
         "ladder": (
             f"The paper climbs from 30 to 50; here all five techniques "
-            f"together change held-out accuracy by {total.stated(*RESULTS)}, and the last one, dynamic "
-            f"sampling, by {last.stated(*RESULTS)}."
+            f"together change held-out accuracy by {total.stated(*RESULTS)} at equal iterations{equal}; the last one, "
+            f"dynamic sampling, by {last.stated(*RESULTS)} at equal iterations."
         ),
     }
 
@@ -123,7 +130,7 @@ def draw(panels: Sequence[Any], measured: Mapping[str, Measured], exact: Exact) 
 STUDY = Study(
     name="ladder",
     page="docs/studies/ladder.md",
-    parts={"rungs": arms()},
+    parts={"rungs": arms(), "equal_tokens": ladder_equal_tokens.ends(arms()["naive GRPO"], arms()["dynamic sampling"])},
     metrics=(SAMPLED, PASSES, LENGTH, CUT, ENTROPY),
     blocks=blocks,
     rows=rows,
@@ -131,4 +138,5 @@ STUDY = Study(
     alt="Held-out accuracy and pass@8 of each rung of DAPO's ladder; a small point is a seed, the line is their mean.",
     panels=2,
     tuned={"rungs": Choice(SAMPLED, 1)},
+    seeds={"equal_tokens": ladder_equal_tokens.SEEDS},
 )

@@ -13,8 +13,9 @@ from groupwise.data import Batch
 class Spreads:
     """A mask that keeps every token, so the run is that without it.
 
-    Its notes are standard deviations over an iteration's steps: of the log-ratios of `token`s, and of their means per
-    `sequence`. `independent` is what the latter would be if the log-ratios in an answer were independent.
+    Its notes are means over an iteration's steps: the standard deviation of the log-ratios of `token`s, their
+    `variance`, and the variance of their means over an answer, `between` answers, in which an answer counts with its
+    tokens. `dealt` is what the latter would be, on average, if the tokens were dealt at random among the answers.
     `kurtosis` is the excess kurtosis of the tokens' log-ratios: 0 for normal ones, more with a few tokens far off.
     """
 
@@ -22,15 +23,16 @@ class Spreads:
         return torch.ones(batch.tokens, dtype=torch.bool, device=batch.length.device)
 
     def notes(self, step: Batch) -> dict[str, float]:
-        """The three standard deviations, and the excess kurtosis."""
+        """The standard deviation, the three variances, and the excess kurtosis."""
         assert step.logp is not None and step.logp_old is not None
-        change = (step.logp - step.logp_old).double()
-        token, sequence = change.std(correction=0), step.sequences.mean(change).std(correction=0)
-        independent = token * (1 / step.length.double()).mean().sqrt()
-        fourth = ((change - change.mean()) ** 4).mean()
+        change, answers = (step.logp - step.logp_old).double(), step.sequences
+        away = change - change.mean()
+        variance, between = (away**2).mean(), (answers.spread(answers.mean(away)) ** 2).mean()
+        dealt = variance * (answers.live - 1) / max(step.tokens - 1, 1)
         return {
-            "token": float(token),
-            "sequence": float(sequence),
-            "independent": float(independent),
-            "kurtosis": float(fourth / token**4 - 3) if token > 0 else 0.0,
+            "token": float(variance.sqrt()),
+            "variance": float(variance),
+            "between": float(between),
+            "dealt": float(dealt),
+            "kurtosis": float((away**4).mean() / variance**2 - 3) if variance > 0 else 0.0,
         }

@@ -34,6 +34,7 @@ TITLES = {
     "engine": "engine samples other logits, sd",
     "churn": "experts of tokens changed, share",
 }
+NAMES = {noise: f"{TITLES[noise.kind]} {noise.size:g}" for noise in NOISES}
 ALT = (
     "Share of the signal that an update keeps, by the noise of a token, at lengths of 16, 256 and 4096 tokens: for the "
     "ratio of a token, and for that of a sequence with the bounds of its paper, with fitted bounds and without bounds."
@@ -62,28 +63,36 @@ def verdict(stored: Stored, length: int, noise: str) -> str:
 def blocks(stored: Stored) -> dict[str, str]:
     """The generated texts of the page."""
     lengths = sorted(map(int, stored))
-    names = [(noise, f"{TITLES[noise.kind]} {noise.size:g}") for noise in NOISES]
     claims = [
         (title, *(f"{kept(stored, n, noise.name, GRPO).mean:.2f} / {kept(stored, n, noise.name, GSPO).mean:.2f} "
                   f"{verdict(stored, n, noise.name)}" for n in lengths))
-        for noise, title in names
+        for noise, title in NAMES.items()
     ]  # fmt: skip
-    words = [verdict(stored, n, noise.name) for n in lengths for noise in NOISES]
-    counts = ", ".join(f"{word} in {words.count(f'*{word}*')}" for word in ("true", "false", "undecided"))
     return {
-        NAME: f"GSPO with its paper's bounds keeps more signal than GRPO: {counts} of {len(words)} regimes.",
+        NAME: f"GSPO with its paper's bounds keeps more signal than GRPO {where_true(stored)}.",
         "claims": table(("noise", *(f"L = {n}" for n in lengths)), claims),
         **{f"bounds_{n}": bounds(stored, n) for n in lengths if n in (16, 256, 4096)},
     }
 
 
+def where_true(stored: Stored) -> str:
+    """The noises under which the claim is true, with their lengths."""
+    lengths, found = sorted(map(int, stored)), dict[str, list[str]]()
+    for noise, title in NAMES.items():
+        true = [n for n in lengths if verdict(stored, n, noise.name) == "*true*"]
+        at = f"from {true[0]} tokens on" if true and true == lengths[-len(true) :] else f"at the lengths {true}"
+        if true:
+            found.setdefault("at every length" if true == lengths else at, []).append(f"*{title}*")
+    listed = (f"{at} under {' and '.join(titles)}" for at, titles in found.items())
+    return f"{', '.join(listed)}, and under none of the other {len(NOISES) - sum(map(len, found.values()))} noises"
+
+
 def bounds(stored: Stored, length: int) -> str:
     """The table of the signal that each ratio keeps at a length."""
     rows = [
-        (f"{TITLES[noise.kind]} {noise.size:g}",
-         *(f"{kept(stored, length, noise.name, ratio).mean:.2f}" for ratio in RATIOS))
-        for noise in NOISES
-    ]  # fmt: skip
+        (title, *(f"{kept(stored, length, noise.name, ratio).mean:.2f}" for ratio in RATIOS))
+        for noise, title in NAMES.items()
+    ]
     return table(("noise", *(ratio.removeprefix("sequence ") for ratio in RATIOS)), rows)
 
 

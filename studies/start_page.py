@@ -38,8 +38,8 @@ SETTINGS: Mapping[str, Sequence[tuple[str, str]]] = {
         for regime in ("base", "16 minibatches", "4 epochs", "answers of 36 tokens")
     ),
     "ratio_drift": (
-        ("means of answers average noise: GRPO", "of tokens' spread"),
-        ("means of answers average noise: GSPO", "of tokens' spread"),
+        ("means of answers average noise: GRPO", "of variance common"),
+        ("means of answers average noise: GSPO", "of variance common"),
     ),
     "moe": (("mixtures: GSPO is stable at larger rates", "rungs of 3"),),
     "dense_twin": (("GSPO gains more in a mixture", "right"),),

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from groupwise.certificates.effect_comparisons import is_share
-from groupwise.certificates.effect_plans import AT_EDGE, TUNING_SEEDS
+from groupwise.certificates.effect_plans import AT_EDGE, TUNING_SEEDS, WHOLE
 from groupwise.certificates.studies import StudyRun, StudyRunResult, is_stale
 from groupwise.config.recipe import Recipe
 from groupwise.evaluation.interval import LEVEL, mean_interval, mean_p
@@ -64,10 +64,11 @@ class Estimate:
     """A mean over seeds, with Student's interval at `level`. `least` is the smallest difference that counts.
 
     `bases` are the first models of the seeds, where they have several. An estimate of a comparison of methods at one
-    learning rate decides nothing, nor does one with a best rate `at_edge` of its grid. `limits`: the smallest and the
-    largest mean that there can be, of a difference while the other side stays. `sign` is -1 where a claim says that the
-    mean lies below 0. `stale`: the code of a component has changed since one of its runs; None if the estimate was not
-    made from runs, or does not know them.
+    learning rate decides nothing, nor does one with a best rate `at_edge` of its grid, or one of a mechanism that had
+    nothing to do, so that it has not `acted`. `limits`: the smallest and the largest mean that there can be, of a
+    difference while the other side stays. `sign` is -1 where a claim says that the mean lies below 0. `stale`: the
+    code of a component has changed since one of its runs; None if the estimate was not made from runs, or does not
+    know them.
 
     `at_rates` are an arm's values at the rates that are left to it (studies/rates.py), its own first, by run and None
     for one that is not made. A difference has its values `at_common` rates, empty ones where runs are `unmade`.
@@ -82,6 +83,7 @@ class Estimate:
     bases: tuple[int, ...] = ()
     decides: bool = True
     at_edge: bool = False
+    acted: bool = True
     limits: tuple[float, float] = (-math.inf, math.inf)
     sign: int = 1
     stale: bool | None = None
@@ -124,6 +126,8 @@ class Estimate:
     @property
     def obstacle(self) -> str:
         """Why these seeds decide nothing, and further ones would not; empty where they can."""
+        if not self.acted:
+            return "it did not act"
         if self.at_edge:
             return AT_EDGE
         if first_models_differ(self.values, self.least, self.level, self.bases):
@@ -358,7 +362,8 @@ class Study:
     alternative text. The first part is needed for all of them. `bases` makes the models of each seed that settings
     name, such as `@base`. `requires` raises MissingRequirement where the runs need something that is not installed.
     `use` are files of parts that the runs load. `tuned` are the parts that compare methods: each of their arms chooses
-    its learning rate (studies/tuning.py).
+    its learning rate (studies/tuning.py). `seeds` are those of parts that have others than `SEEDS`: they start from
+    three first models in turn, and intervals have the level of a look.
     """
 
     name: str
@@ -375,22 +380,34 @@ class Study:
     requires: Callable[[], object] = dict
     use: tuple[str, ...] = ()
     tuned: Mapping[str, Choice] = field(default_factory=dict)
+    seeds: Mapping[str, Sequence[int]] = field(default_factory=dict)
 
     def trials(self, seeds: Iterable[int], parts: Iterable[str] = ()) -> dict[StudyRun, set[str]]:
-        """The runs of some parts, or of all, in order, each once, with the metrics that are stored."""
-        arms = [arm for part in list(parts) or self.parts for arm in self.parts[part].values()]
-        return {arm.trial(seed): set(self.metrics) for seed in seeds for arm in arms}
+        """The runs of some parts, or of all, in order, each once, with the metrics that are stored.
+
+        A part with other seeds runs with those, and only where `seeds` has all of `SEEDS`.
+        """
+        listed, named = list(seeds), list(parts) or list(self.parts)
+        arms = [arm for part in named if part not in self.seeds for arm in self.parts[part].values()]
+        runs = [arm.trial(seed) for seed in listed for arm in arms]
+        for part in named if set(SEEDS) <= set(listed) else ():
+            own = self._part(part, {}, listed)
+            runs += [own.trial(arm, seed) for seed in self.seeds.get(part, ()) for arm in own.arms.values()]
+        return {run: set(self.metrics) for run in runs}
 
     def measured(self, results: Results, seeds: Sequence[int] = SEEDS) -> dict[str, Measured]:
         """The results of each part that has been run with at least one of the seeds."""
-        parts = {
-            name: Measured(arms, results, seeds, decides=name not in self.tuned) for name, arms in self.parts.items()
-        }
+        parts = {name: self._part(name, results, seeds) for name in self.parts}
         return {name: part for name, part in parts.items() if part.seeds}
+
+    def _part(self, name: str, results: Results, seeds: Sequence[int]) -> Measured:
+        if name in self.seeds:
+            return Measured(self.parts[name], results, self.seeds[name], LOOK_LEVEL, WHOLE.bases)
+        return Measured(self.parts[name], results, seeds, decides=name not in self.tuned)
 
     def not_run(self, part: str) -> str:
         """The text of a part without results."""
-        runs = len(self.parts[part]) * len(SEEDS)
+        runs = len(self.trials(SEEDS, [part]))
         return f"*Not run yet.* `python -m studies {self.name} --part {part}` makes these {runs} runs."
 
     def svg(self, home: Path) -> Path:

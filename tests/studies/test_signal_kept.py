@@ -114,6 +114,17 @@ def test_a_verdict_follows_from_the_difference_within_blocks() -> None:
     assert signal_kept.verdict(stored(noisy, noisy[::-1]), 16, "engine 0.5") == "*undecided*"
 
 
+def test_the_sentence_names_the_noises_and_lengths_at_which_the_claim_is_true(monkeypatch: pytest.MonkeyPatch) -> None:
+    every, late, gap, *_ = (noise.name for noise in NOISES)
+    true = {(every, 16), (every, 64), (every, 256), (late, 256), (late, 64), (gap, 16)}
+    monkeypatch.setattr(signal_kept, "verdict", lambda _, n, noise: "*true*" if (noise, n) in true else "*false*")
+    titles = [signal_kept.NAMES[noise] for noise in NOISES[:3]]
+    assert signal_kept.where_true({"16": {}, "256": {}, "64": {}}) == (
+        f"at every length under *{titles[0]}*, from 64 tokens on under *{titles[1]}*, at the lengths [16] under "
+        f"*{titles[2]}*, and under none of the other {len(NOISES) - 3} noises"
+    )
+
+
 def test_the_stored_numbers_are_measured_again() -> None:
     again, stored = measure(16, NOISES[1:2]), read_exact(HOME)[signal_kept.NAME]["16"]
     for noise, ratios in again.items():

@@ -41,6 +41,7 @@ from groupwise.training.build_tasks import task_of, templates
 from studies import __main__ as command
 from studies import (
     claims,
+    clip_higher,
     dense_twin,
     difficulty,
     dynamic_sampling,
@@ -48,6 +49,7 @@ from studies import (
     gspo_regimes,
     index,
     ladder,
+    ladder_equal_tokens,
     levels,
     mixtures,
     moe,
@@ -88,7 +90,8 @@ def test_every_stored_run_belongs_to_a_study() -> None:
 def test_recipes_resolve(study) -> None:
     recipes = [trial.recipe() for trial in study.trials([0])]
     assert len({repr(recipe) for recipe in recipes}) == len(recipes) > 1
-    assert {recipe.seed for recipe in recipes} == {0} and len(study.trials(SEEDS)) == len(recipes) * len(SEEDS)
+    own = sum(len(study.parts[part]) * len(seeds) for part, seeds in study.seeds.items())
+    assert {recipe.seed for recipe in recipes} == {0} and len(study.trials(SEEDS)) == len(recipes) * len(SEEDS) + own
 
 
 @NAMED
@@ -171,10 +174,81 @@ def test_equal_tokens_count_all_generated_tokens() -> None:
     m = Measured(ARMS, {arm.trial(0): run(arm.trial(0), {"off": 100, "on": 230}[key]) for key, arm in ARMS.items()})
     assert accuracies(m, "iterations")["on"].values == (0.16,)
     assert accuracies(m, "generated tokens")["on"].values == pytest.approx((0.16 / 2.3,))  # between two evaluations
-    assert accuracies(m, "CPU seconds")["on"].values == pytest.approx((0.16 * 200 / 330,), rel=1e-3)
-    assert {accuracies(m, name)["off"].values for name in ("iterations", "generated tokens", "CPU seconds")} == {
-        (0.16,)
-    }
+    seconds = {"off": [3e-5], "on": [2e-5]}  # of a token in training: those of evaluations are in none
+    assert accuracies(m, "CPU seconds", seconds)["on"].values == pytest.approx((0.16 * 300 / 460,), rel=1e-3)
+    costs = ("iterations", None), ("generated tokens", None), ("CPU seconds", seconds)
+    assert {accuracies(m, name, by_token)["off"].values for name, by_token in costs} == {(0.16,)}
+
+
+def test_the_seconds_of_a_token_are_those_of_runs_without_evaluations() -> None:
+    arms = dynamic_sampling.STUDY.parts["seconds"]
+    for key, arm in arms.items():
+        watched, own = ARMS[key].trial(0).recipe(), arm.trial(0).recipe()
+        assert own.method == watched.method and (own.evaluate.every, own.evaluate.problems) == (0, 1)
+    (seeds,) = dynamic_sampling.STUDY.seeds.values()
+    m = dynamic_sampling.STUDY.measured(
+        {
+            replace(arm.trial(seed), base=seed % 3): replace(result(arm.trial(seed), 0.0), cpu_seconds=x)
+            for (arm, x) in zip(arms.values(), (6.0, 3.0), strict=True)
+            for seed in seeds
+        }
+    )["seconds"]
+    by_token = dynamic_sampling.seconds_per_token(m)
+    assert by_token["off"] == pytest.approx([0.2] * 5) and by_token["on"] == pytest.approx([0.1] * 5)
+
+
+def test_a_part_with_seeds_of_its_own_runs_with_them_from_three_first_models() -> None:
+    study, (seeds,) = ladder.STUDY, ladder.STUDY.seeds.values()
+    runs = study.trials(SEEDS, ["equal_tokens"])
+    assert {(run.seed, run.base) for run in runs} == {(seed, seed % 3) for seed in seeds} and len(runs) == 20
+    assert not {*seeds} & {*SEEDS, *FRESH, 90, 91} and set(runs) <= set(study.trials(SEEDS))
+    assert not study.trials([0, 1], ["equal_tokens"]) and study.not_run("equal_tokens").endswith("these 20 runs.")
+    m = study.measured({run: result(run, 0.0) for run in runs}, [0, 1])
+    assert list(m) == ["equal_tokens"] and m["equal_tokens"].seeds == tuple(seeds)
+    assert m["equal_tokens"].estimate(range(10)).level == 1 - 0.0221
+
+
+def test_the_ladder_is_read_at_the_tokens_of_naive_grpo() -> None:
+    """The accuracy of the last rung is linear between two evaluations, and that at its end if it generates less."""
+    arms, naive, whole = ladder.STUDY.parts["equal_tokens"], {0: 0.1, 30: 0.3}, {0: 0.1, 10: 0.3, 30: 0.6}
+
+    def run(trial: StudyRun, points: dict[int, float], tokens: int) -> StudyRunResult:
+        return replace(result(trial, 0.0), metrics={"eval/accuracy": points}, tokens=(tokens,) * 30)
+
+    for tokens, expected in ((15, 0.45), (20, 0.375), (9, 0.6)):
+        results = {arms["naive"].trial(0): run(arms["naive"].trial(0), naive, 10),
+                   arms["whole"].trial(0): run(arms["whole"].trial(0), whole, tokens)}  # fmt: skip
+        assert ladder_equal_tokens.gain(Measured(arms, results)).values == pytest.approx((expected - 0.3,))
+    recipes = [arm.trial(0).recipe() for arm in arms.values()]
+    rungs = [ladder.arms()[name].trial(0).recipe() for name in ("naive GRPO", "dynamic sampling")]
+    assert [recipe.method for recipe in recipes] == [rung.method for rung in rungs]
+    assert [recipe.evaluate.every for recipe in recipes] == [0, 2]
+
+
+def test_a_bound_that_clips_next_to_nothing_decides_nothing() -> None:
+    """The share of the first iterations decides: a larger bound may leave nothing to clip later."""
+    arms = clip_higher.ARMS
+
+    def run(trial: StudyRun, clipped: float) -> StudyRunResult:
+        values = {"entropy": 0.1 * trial.seed, "eval/pass@64": 0.5, "eval/accuracy": 0.5}
+        more = 0.1 * (trial == arms["0.4"].trial(trial.seed))
+        points = {name: dict.fromkeys(range(31), x + more) for name, x in values.items()}
+        high = {i: clipped if i <= 5 else 0.0 for i in range(1, 31)}
+        return replace(result(trial, 0.0), metrics={**points, "clip_ratio/high_mean": high})
+
+    for clipped, obstacle in ((0.009, "it did not act"), (0.011, "")):
+        runs = {arm.trial(seed): run(arm.trial(seed), clipped) for arm in arms.values() for seed in (0, 1, 2)}
+        more = clip_higher.gains(Measured(arms, runs), "0.4")["entropy"]
+        assert more.obstacle == obstacle and more.word == ("undecided" if obstacle else "shown")
+        assert more.verdict == ("*undecided*: it did not act" if obstacle else "*shown*")
+
+
+def test_the_dense_twin_decides_nothing_at_rates_that_the_methods_share() -> None:
+    m = dense_twin.STUDY.measured(at_shared_rates())
+    texts = dense_twin.blocks(m, {})
+    assert texts["twin"].count("*one rate*") == 3 and "*undecided*" not in texts["twin"]
+    differences = [dense_twin.gain_in(m["both"], name) for name in dense_twin.NAMES]
+    assert all(x.stated() in texts["dense_twin"] for x in (*differences, dense_twin.more_in_mixture(m["both"])))
 
 
 def test_the_ladder_ends_with_dapo_and_each_rung_adds_its_technique() -> None:

@@ -1,6 +1,7 @@
 """The parts that studies load as a user's: an engine with rounded weights, and a mask that notes spreads."""
 
 import asyncio
+import itertools
 import math
 import statistics
 from pathlib import Path
@@ -44,16 +45,23 @@ def test_the_engine_rounds_a_copy_and_the_learner_keeps_its_weights() -> None:
 
 
 def test_spreads_are_those_of_tokens_and_of_means_and_no_token_is_left_out() -> None:
+    """An answer counts with its tokens, so its means never spread farther than the tokens."""
     changes = [[0.1, -0.3], [0.2], [0.0, 0.4, -0.1]]
     flat = [x for answer in changes for x in answer]
     batch = pack([rollout_of([0, 1, 1], lengths=[len(answer) for answer in changes])])
     old = torch.linspace(-3, -1, batch.tokens, dtype=torch.float64)
     assert Spreads()(batch).all() and len(Spreads()(batch)) == batch.tokens == 6
-    notes = Spreads().notes(batch.having(logp_old=old, logp=old + torch.tensor(flat, dtype=torch.float64)))
-    token = statistics.pstdev(flat)
-    assert notes["token"] == pytest.approx(token)
-    assert notes["sequence"] == pytest.approx(statistics.pstdev(map(statistics.fmean, changes)))
-    assert notes["independent"] == pytest.approx(token * math.sqrt((1 / 2 + 1 + 1 / 3) / 3))
+
+    def notes(values: list[float]) -> dict[str, float]:
+        return Spreads().notes(batch.having(logp_old=old, logp=old + torch.tensor(values, dtype=torch.float64)))
+
+    found = notes(flat)
+    assert found["token"] == pytest.approx(statistics.pstdev(flat))
+    assert found["variance"] == pytest.approx(statistics.pvariance(flat))
+    means = [statistics.fmean(answer) for answer in changes for _ in answer]
+    assert found["between"] == pytest.approx(statistics.pvariance(means)) and found["between"] < found["variance"]
+    deals = [notes(list(order))["between"] for order in itertools.permutations(flat)]
+    assert found["dealt"] == pytest.approx(statistics.fmean(deals))
 
 
 def test_a_trial_loads_the_files_of_its_study_and_the_mask_changes_no_metric(tmp_path: Path) -> None:
@@ -88,21 +96,26 @@ def test_the_arms_differ_from_those_of_the_other_studies_by_the_part_alone() -> 
 
 
 @pytest.mark.parametrize(
-    ("means", "verdict"),
-    [(1.0, "*not averaged out*"), (0.5, "*averaged out*, less than if independent"), (0.2, "*as if independent*")],
+    ("share", "verdict"), [(0.8, "*mostly common*"), (0.1, "*mostly averaged*"), (0.5, "*absent*")]
 )
-def test_ratios_of_sequences_are_compared_with_those_of_tokens_within_a_seed(means: float, verdict: str) -> None:
+def test_what_is_common_to_an_answer_is_a_share_of_the_variance_beyond_that_of_dealt_tokens(
+    share: float, verdict: str
+) -> None:
+    """A share of 0 has the means of tokens that are dealt at random, a share of 1 those of answers that move as one."""
+
     def run(trial: StudyRun) -> StudyRunResult:
-        tokens = {i: (1 + 0.01 * trial.seed) * (0.1 if i <= 5 else 0.2) for i in range(1, ratio_drift.LAST + 1)}
-        spreads = {ratio_drift.MEANS: means + 0.01 * trial.seed, ratio_drift.INDEPENDENT: 0.22}
-        metrics = {name: {i: x * factor for i, x in tokens.items()} for name, factor in spreads.items()}
+        tokens = {i: (1 + 0.01 * trial.seed) * (0.1 if i <= 5 else 0.4) for i in range(1, ratio_drift.LAST + 1)}
+        dealt = {i: 0.2 * x for i, x in tokens.items()}
+        between = {i: dealt[i] + (share + 0.01 * trial.seed) * (x - dealt[i]) for i, x in tokens.items()}
+        metrics = {ratio_drift.VARIANCE: tokens, ratio_drift.MEANS: between, ratio_drift.DEALT: dealt}
         return StudyRunResult(
-            trial=trial, metrics={**metrics, ratio_drift.TOKENS: tokens}, tokens=(1,) * ratio_drift.LAST,
+            trial=trial, metrics=metrics, tokens=(1,) * ratio_drift.LAST,
             cpu_seconds=1.0, commit="c", recipe_hash="r", code_hash="x",
         )  # fmt: skip
 
     arms = ratio_drift.DENSE
     m = Measured(arms, {arm.trial(seed): run(arm.trial(seed)) for arm in arms.values() for seed in (0, 1, 2)})
-    assert ratio_drift.relative(m, "gspo", ratio_drift.MEANS).mean == pytest.approx(means + 0.01)
-    assert ratio_drift.growth(m, "grpo", ratio_drift.TOKENS).values == pytest.approx([math.log(2)] * 3)
-    assert ratio_drift.verdict(m, "gspo") == verdict
+    assert ratio_drift.common(m, "gspo").values == pytest.approx((share, share + 0.01, share + 0.02))
+    assert ratio_drift.relative(m, "gspo", ratio_drift.DEALT).mean == pytest.approx(math.sqrt(0.2))
+    assert ratio_drift.growth(m, "grpo", ratio_drift.VARIANCE).values == pytest.approx([math.log(2)] * 3)
+    assert ratio_drift.spreads(m).count(verdict) == len(arms)

@@ -4,7 +4,7 @@ The verdicts are those of `groupwise.evaluation.seed_verdicts`. A study with sev
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal
 
 from studies import (

@@ -39,7 +39,7 @@ from groupwise.methods import ExpectedEffect, grpo, gspo, murphy, published, ref
 
 HOME = Path(__file__).parents[2]
 EFFECT = ExpectedEffect(
-    metric="entropy", direction="up", task="calculator", parent="grpo", min_difference=0.1, runs_matched_by="steps",
+    metric="entropy", direction="up", task="calculator", parent="grpo", min_difference=0.1, runs_matched_by="iterations",
     plan="whole",
 )  # fmt: skip
 STUDY = Study("gspo", EFFECT)

@@ -204,7 +204,7 @@ def values_of(effect: ExpectedEffect, metric: str, own: StudyRunResult, parent: 
         pair = (run.value(metric, len(run.tokens)) for run in (own, parent))
         a, b = (0.0 if math.isnan(x) and metric.startswith(ACCURACY) else x for x in pair)
         return a, b
-    if effect.runs_matched_by == "steps":
+    if effect.runs_matched_by == "iterations":
         return own.value(metric, len(own.tokens)), parent.value(metric, len(parent.tokens))
     budget = min(sum(own.tokens), sum(parent.tokens))
     return own.at_tokens(metric, budget), parent.at_tokens(metric, budget)

@@ -32,7 +32,7 @@ class ExpectedEffect:
 
     `metric` is a name in metrics.jsonl. `min_difference` is the smallest difference that counts, in the metric's unit.
     `task` is the packaged recipe of both runs, and `parent` the method of the other run. Both runs have equal
-    `runs_matched_by`: generated tokens, or iterations with equally many prompts (steps).
+    `runs_matched_by`: generated tokens, or iterations with equally many prompts or answers.
 
     `settings` are recipe fields of both runs, as on the command line: `method.minibatches = 8`. `own_settings` are
     further fields of the method's run. With these, `parent` may be the method itself: an ablation. The value `@NAME` of
@@ -50,7 +50,7 @@ class ExpectedEffect:
     task: str
     parent: str
     min_difference: float
-    runs_matched_by: Literal["tokens", "steps"]
+    runs_matched_by: Literal["tokens", "iterations"]
     settings: tuple[str, ...] = ()
     own_settings: tuple[str, ...] = ()
     kept: str = ""
@@ -79,12 +79,12 @@ class ExpectedEffect:
     def claim(self, method: str) -> str:
         """The stated effect of this method as one line. Against the method itself, it names the settings that differ.
 
-        >>> bounds = {"min_difference": 0.1, "runs_matched_by": "steps"}
+        >>> bounds = {"min_difference": 0.1, "runs_matched_by": "iterations"}
         >>> ExpectedEffect(metric="entropy", direction="up", task="sums", parent="grpo", **bounds).claim("x")
-        'entropy is higher than with grpo by at least 0.1, on sums, at equal steps'
+        'entropy is higher than with grpo by at least 0.1, on sums, at equal iterations'
         >>> both = {"task": "sums", "parent": "p", "kept": "eval/accuracy", **bounds}
         >>> ExpectedEffect(metric="m", direction="down", **both).claim("x")
-        'm is lower than with p by at least 0.1, on sums, at equal steps, with eval/accuracy lower by less than 0.02'
+        'm is lower than with p by at least 0.1, on sums, at equal iterations, with eval/accuracy lower by less than 0.02'
         """
         change = {"up": "higher", "down": "lower"}[self.direction]
         own, parent = "", self.parent

@@ -79,7 +79,7 @@ D_it = pi_ref / pi - log(pi_ref / pi) - 1""",
         task="mixed_sums",
         parent="reinforce",
         min_difference=0.02,
-        runs_matched_by="steps",
+        runs_matched_by="iterations",
         plan="whole",
     ),
 )

@@ -146,7 +146,7 @@ kept: an answer whose score differs by 0.2 from one of the other outcome; anchor
         task="hinted_sums",
         parent="grpo",
         min_difference=0.1,
-        runs_matched_by="steps",
+        runs_matched_by="iterations",
         settings=("iterations = 10", "method.objective.penalties = []"),
         own_settings=("method.filter.compared_subscore = progress",),
     ),

@@ -193,7 +193,7 @@ v3.2: answers with A_i < 0 and mean_t(log pi_engine - log pi) > 0.1 have no grad
         task="hinted_sums",
         parent="grpo",
         min_difference=0.03,
-        runs_matched_by="steps",
+        runs_matched_by="iterations",
         settings=(
             "method.minibatches = 8",
             "method.objective.penalties = []",

@@ -97,7 +97,7 @@ A_i = (R_i - mean(R)) / std(R), GRPO's objective""",
         task="calculator",
         parent="grpo",
         min_difference=0.02,
-        runs_matched_by="steps",
+        runs_matched_by="iterations",
         settings=("iterations = 10", "method.objective.penalties = []"),
     ),
     our_finding="Its metric is its own score: GRPO's reward is the outcome alone, so the effect says that what is "

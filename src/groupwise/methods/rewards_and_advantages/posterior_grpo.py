@@ -110,7 +110,7 @@ J = 1/(sum_i |o_i|) sum_i sum_t min[ r_it A_i, clip(r_it, 0.8, 1.28) A_i ]""",
         task="wordy_sums",
         parent="posterior_grpo",
         min_difference=0.05,
-        runs_matched_by="steps",
+        runs_matched_by="iterations",
         settings=(
             *LARGE_GROUPS,
             'verifier = {kind = "HackableScore", verifier = "sum_steps"}',

@@ -106,7 +106,7 @@ A_i = (R_i - mean(R)) / std(R), GRPO's objective""",
         task="wordy_sums",
         parent="trust_grpo",
         min_difference=0.02,
-        runs_matched_by="steps",
+        runs_matched_by="iterations",
         settings=(
             *LARGE_GROUPS,
             'verifier = {kind = "HackableScore", verifier = "sum_steps"}',

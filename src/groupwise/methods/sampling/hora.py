@@ -141,6 +141,6 @@ a_i = a + correct pilots, b_i = b + other pilots, with the prior Beta(a, b)""",
         task="tiny_countdown",
         parent="grpo",
         min_difference=0.03,
-        runs_matched_by="steps",
+        runs_matched_by="iterations",
     ),
 )

@@ -104,7 +104,7 @@ s = w . h, h the last hidden state of prompt and answer; w is chosen, l is rejec
         task="hinted_sums",
         parent="dpo",
         min_difference=0.05,
-        runs_matched_by="steps",
+        runs_matched_by="iterations",
         settings=(*SLIPS, "iterations = 60"),
     ),
     our_finding="A score begins at 0, where DPO's implicit reward has the arithmetic of the language model. One run "

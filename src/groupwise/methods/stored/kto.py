@@ -109,7 +109,7 @@ z = max(0, mean over answers of sum_t log(pi(y_t | x', y_<t) / pi_ref(y_t | x', 
         task="hinted_sums",
         parent="dpo",
         min_difference=0.03,
-        runs_matched_by="steps",
+        runs_matched_by="iterations",
         settings=(*STORED_SUMS, "iterations = 6"),
     ),
 )

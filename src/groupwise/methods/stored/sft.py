@@ -53,7 +53,7 @@ J = 1 / sum_i |y_i| sum_i sum_t log pi(y_it | x_i, y_i,<t),  y_i a stored answer
         task="hinted_sums",
         parent="reinforce",
         min_difference=0.05,
-        runs_matched_by="steps",
+        runs_matched_by="iterations",
         settings=STORED_SUMS,
     ),
     our_finding="On sums of five numbers a model that guesses ends 20 iterations of REINFORCE at a held-out greedy "

@@ -39,8 +39,8 @@ from groupwise.methods import ExpectedEffect, grpo, gspo, murphy, published, ref
 
 HOME = Path(__file__).parents[2]
 EFFECT = ExpectedEffect(
-    metric="entropy", direction="up", task="calculator", parent="grpo", min_difference=0.1, runs_matched_by="iterations",
-    plan="whole",
+    metric="entropy", direction="up", task="calculator", parent="grpo", min_difference=0.1,
+    runs_matched_by="iterations", plan="whole",
 )  # fmt: skip
 STUDY = Study("gspo", EFFECT)
 ONE = ("prompts = 1", "iterations = 1", "method.group_size = 2", "method.minibatches = 1", "evaluate.problems = 1",

@@ -106,5 +106,6 @@ f(x) = 1 - (1 - x/p)^2 up to p, then 1 - 2 ((x - p) / (1 - p))^2""",
         min_difference=2.0,
         runs_matched_by="iterations",
         settings=("iterations = 10",),
+        is_rewarded=True,
     ),
 )

@@ -99,6 +99,7 @@ A_i = (R_i - mean(R)) / std(R), GRPO's objective""",
         min_difference=0.02,
         runs_matched_by="iterations",
         settings=("iterations = 10", "method.objective.penalties = []"),
+        is_rewarded=True,
     ),
     our_finding="Its metric is its own score: GRPO's reward is the outcome alone, so the effect says that what is "
     "rewarded rises. gdpo is the comparison with a parent that is rewarded with the same scores.",

@@ -116,5 +116,8 @@ A_i = (R_i - mean(R)) / std(R), GRPO's objective""",
         own_settings=(
             'method.shaping = ["Correctness", {kind = "AddTrustedSubscore", subscore = "quality", alpha = 0.3}]',
         ),
+        acted="eval/accuracy_greedy",
+        acted_least=0.05,
+        acted_in="parent",
     ),
 )

@@ -142,5 +142,7 @@ a_i = a + correct pilots, b_i = b + other pilots, with the prior Beta(a, b)""",
         parent="grpo",
         min_difference=0.03,
         runs_matched_by="iterations",
+        acted="rollout/most_answers",
+        acted_least=9,
     ),
 )

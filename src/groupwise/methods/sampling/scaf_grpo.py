@@ -71,7 +71,7 @@ the first correct one replaces the first member, with its own prompt; A over the
         runs_matched_by="tokens",
         settings=("method.objective.penalties = []",),
         own_settings=("method.schedules = {}",),
-        acted="frac_reward_zero_std",
+        acted="groups/all_wrong",
         acted_least=0.1,
         acted_in="parent",
         plan="whole",

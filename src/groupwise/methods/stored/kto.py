@@ -111,5 +111,6 @@ z = max(0, mean over answers of sum_t log(pi(y_t | x', y_<t) / pi_ref(y_t | x', 
         min_difference=0.03,
         runs_matched_by="iterations",
         settings=(*STORED_SUMS, "iterations = 6"),
+        own_settings=("prompts = 16",),
     ),
 )

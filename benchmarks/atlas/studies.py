@@ -15,7 +15,7 @@ from groupwise.methods.effect_settings import LARGE_GROUPS
 
 @dataclass(frozen=True, slots=True)
 class Study:
-    """An effect of a method. `lesson` says why there is an ablation, or another statement; empty for a stated effect."""
+    """An effect of a method. `lesson` says why there is an ablation, or an earlier statement; else it is empty."""
 
     method: str
     effect: ExpectedEffect

@@ -50,12 +50,12 @@ def is_share(metric: str) -> bool:
 class EffectComparison:
     """A method's metric and its parent's for each fresh seed, at the settings that each side chose.
 
-    `kept_differences` are those of the metric that the method must keep, `other_differences` those of the other held-out
-    accuracy, sampled for greedy and greedy for sampled, `acted_values` the figure of the mechanism, NaN if a run did
-    not store it, `parent_gain` how much held-out accuracy the parent gains by training, and `bases` the first model of
-    each seed. `cpu_ratio` are the method's CPU seconds by its parent's, at equal tokens where these match the runs.
-    `at_edge`: the best rate of a side lies at an edge of its grid. `stale`: code or model has changed since one of the
-    runs.
+    `kept_differences` are those of the metric that the method must keep, `other_differences` those of the other
+    held-out accuracy, sampled for greedy and greedy for sampled, `acted_values` the figure of the mechanism, NaN if a
+    run did not store it, `parent_gain` how much held-out accuracy the parent gains by training, and `bases` the first
+    model of each seed. `cpu_ratio` are the method's CPU seconds by its parent's, at equal tokens where these match the
+    runs. `at_edge`: the best rate of a side lies at an edge of its grid. `stale`: code or model has changed since one
+    of the runs.
     """
 
     expected_effect: ExpectedEffect
@@ -196,8 +196,8 @@ def compare(
 ) -> EffectComparison | None:
     """Compare a method with its parent at the first look that decides or that none can, or at the last that has run.
 
-    Fresh seeds begin where the effect says, or at `first_seed`. None before the first look. Runs between two looks do not count: a comparison that may end at any seed would err
-    more often than stated.
+    Fresh seeds begin where the effect says, or at `first_seed`. None before the first look. Runs between two looks do
+    not count: a comparison that may end at any seed would err more often than stated.
     """
     found, at_edge = None, any(side.is_at_edge(results) for side in sides_of(method, effect))
     first = effect.first_seed if first_seed is None else first_seed

@@ -155,6 +155,6 @@ kept: an answer whose score differs by 0.2 from one of the other outcome; anchor
         first_seed=200,
     ),
     toy_test="tests/golden/test_contrast.py::test_an_anchor_joins_a_hard_group",
-    our_finding="With written solutions no group of hinted_sums is without signal; with GRPO a quarter of the groups "
-    "is.",
+    our_finding="The effect was first a smaller share of groups without a signal. A written solution joins each group "
+    "that is all wrong, so that this holds by construction, in every run.",
 )

@@ -205,4 +205,6 @@ v3.2: answers with A_i < 0 and mean_t(log pi_engine - log pi) > 0.1 have no grad
         plan="whole",
     ),
     toy_test="tests/objective/test_weights.py::test_the_product_of_rhos_is_unbiased_for_sequences",
+    our_finding="The rounded engine of the runs differs from the learner by 0.002 nats per token, and the effect asks "
+    "for 0.05: a correction of so small a gap can do nothing.",
 )

@@ -109,5 +109,6 @@ lambda_k <- clip(lambda_k + rate (floor_k - mean(c_k)), 0, 5) after each step"""
         acted_least=0.5,
         is_rewarded=True,
     ),
-    our_finding="In ten iterations the multiplier stays too small to act: it grows by less than 0.05 per iteration.",
+    our_finding="In ten iterations the multiplier stays too small to act: it grows by less than 0.05 per iteration. "
+    "GRPO is not rewarded with the metric, so that a rise would be its own reward's.",
 )

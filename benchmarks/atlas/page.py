@@ -83,9 +83,9 @@ These are small models and short runs. *Absent* means absent at this scale; it d
   seeds can decide.
 - *p* is of no difference, corrected for the looks, and 1 where a reason forbids a verdict. *Holm*, *BH*: what a
   correction for all verdicts of this page keeps, of the family-wise error and of the false discovery rate. *Absent* is
-  no rejection, so that nothing corrects it. A *shown* effect ended at the first look that
-  decided, and the mean of such a comparison is too large on average. *5 of 1*: five seeds of one first model; such a
-  verdict is about that model. *Stale*: the code of a component has changed since the runs.
+  no rejection, so that nothing corrects it. A *shown* effect ended at the first look that decided, and the mean of such
+  a comparison is too large on average. *5 of 1*: five seeds of one first model; such a verdict is about that model.
+  *Stale*: the code of a component has changed since the runs.
 """
 ONE_STEP = """\
 With one minibatch and one epoch every ratio is 1, so that a method of the family ratio is GRPO with its aggregate. The

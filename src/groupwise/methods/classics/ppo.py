@@ -150,4 +150,7 @@ L_V = 1/2 mean of max[ (V - G)^2, (V_old + clip(V - V_old, -eps_v, eps_v) - G)^2
         plan="whole",
         first_seed=200,
     ),
+    our_finding="Sampled answers are right more often than REINFORCE's, greedy ones not, and the entropy is lower: "
+    "0.037 and 0.051 nats per token (five seeds). 96 optimizer steps, where REINFORCE takes 6, sharpen the policy, and "
+    "do not change its likeliest answers.",
 )

@@ -174,7 +174,7 @@ def corrected(compared: Compared) -> Corrections:
 
 
 def decided(compared: Compared, corrections: Corrections) -> list[tuple[str, ...]]:
-    """The rows of what is decided: learning first, then mechanisms, then ablations."""
+    """The rows of decided effects: learning first, then mechanisms, then ablations."""
     kinds = ("learning", "mechanism")
     found = [(study, x) for study, x in compared.items() if x is not None and x.verdict != "undecided"]
     found.sort(key=lambda pair: (bool(pair[0].lesson), kinds.index(pair[0].effect.kind)))

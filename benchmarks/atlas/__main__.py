@@ -16,7 +16,6 @@ from benchmarks.atlas.running import is_measured, run_all
 from benchmarks.atlas.studies import FIRST_METHODS, Study, needed_trials, studies, unread_trials
 
 from groupwise.certificates.effect_comparisons import EffectComparison, compare
-from groupwise.certificates.effect_plans import FIRST_SEED
 from groupwise.certificates.studies import RESULTS, StudyRun, StudyRunResult, read_results
 from groupwise.evaluation.seed_verdicts import NOT_ENOUGH_RUNS
 from groupwise.methods import published
@@ -36,7 +35,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--minutes", type=float, default=math.inf, metavar="N", help="start no run after N minutes")
     parser.add_argument("--page", action="store_true", help="only write the page from the stored results")
     parser.add_argument("--runs", type=Path, default=HOME / "runs" / "atlas", metavar="DIR", help="folder of the runs")
-    other = f"compare with other fresh seeds, from N on in place of {FIRST_SEED}; print both, and change no page"
+    other = "compare with other fresh seeds, from N on; print both results, and change no page"
     parser.add_argument("--base-seed", type=int, metavar="N", help=other)
     again = "make a share of the stored runs again below DIR, and compare them with the stored ones"
     parser.add_argument("--fresh", type=Path, metavar="DIR", help=again)
@@ -78,11 +77,13 @@ def in_order(names: Sequence[str]) -> list[Study]:
 
 def measure(chosen: Sequence[Study], stored: Path, runs: Path, until: float) -> bool:
     """Run what the studies need: grids, then fresh seeds, look by look. Returns whether all have run."""
-    measure_runs(chosen, [stored], runs, until, FIRST_SEED)
-    return report(chosen, [stored], FIRST_SEED)
+    measure_runs(chosen, [stored], runs, until)
+    return report(chosen, [stored])
 
 
-def measure_runs(chosen: Sequence[Study], files: Sequence[Path], runs: Path, until: float, first_seed: int) -> None:
+def measure_runs(
+    chosen: Sequence[Study], files: Sequence[Path], runs: Path, until: float, first_seed: int | None = None
+) -> None:
     """Run what the studies need, and store it in the last file, until nothing is left or the time is over."""
     failed = set[StudyRun]()
     while time.monotonic() <= until:
@@ -95,7 +96,7 @@ def measure_runs(chosen: Sequence[Study], files: Sequence[Path], runs: Path, unt
             return
 
 
-def needed_of(chosen: Sequence[Study], files: Sequence[Path], first_seed: int) -> tuple[dict, dict]:
+def needed_of(chosen: Sequence[Study], files: Sequence[Path], first_seed: int | None = None) -> tuple[dict, dict]:
     """The runs that the studies need, and the stored results of all files."""
     results = {trial: result for file in files for trial, result in read_results(file).items()}
     return needed_trials(chosen, results, first_seed), results
@@ -112,7 +113,7 @@ def told(made: tuple[StudyRun, StudyRunResult | Exception]) -> tuple[StudyRun, S
     return made
 
 
-def report(chosen: Sequence[Study], files: Sequence[Path], first_seed: int) -> bool:
+def report(chosen: Sequence[Study], files: Sequence[Path], first_seed: int | None = None) -> bool:
     """Print each study's verdict, and how many runs are missing. Returns whether none is."""
     needed, results = needed_of(chosen, files, first_seed)
     for study in chosen:
@@ -131,9 +132,9 @@ def measure_other_seeds(chosen: Sequence[Study], first_seed: int, runs: Path, un
     measure_runs(chosen, files, runs, until, first_seed)
     complete = report(chosen, files, first_seed)
     _, results = needed_of(chosen, files, first_seed)
-    pairs = [[compare(x.method, x.effect, results, first) for first in (FIRST_SEED, first_seed)] for x in chosen]
+    pairs = [[compare(x.method, x.effect, results, first) for first in (None, first_seed)] for x in chosen]
     rows = [(study.method, *map(cell, pair)) for study, pair in zip(chosen, pairs, strict=True)]
-    print(table_of(("method", f"seeds from {FIRST_SEED}", f"seeds from {first_seed}"), rows))
+    print(table_of(("method", "stored", f"seeds from {first_seed}"), rows))
     return complete
 
 
@@ -143,7 +144,7 @@ def cell(found: EffectComparison | None) -> str:
 
 def repeat(chosen: Sequence[Study], home: Path, share: float, seed: int, until: float) -> int:
     """Make a share of the stored runs of some studies again below a folder. Returns 1 if one has no result."""
-    needed, stored = needed_of(chosen, [HOME / RESULTS], FIRST_SEED)
+    needed, stored = needed_of(chosen, [HOME / RESULTS])
     taken = drawn([trial for trial in needed if trial in stored], share, seed)
     home.mkdir(parents=True, exist_ok=True)
     for made in run_all({trial: needed[trial] for trial in taken}, home / RESULTS.name, home, HOME, until, use=USE):

@@ -11,7 +11,7 @@ from pathlib import Path
 from benchmarks.atlas.studies import Study
 
 from groupwise.certificates.effect_comparisons import EffectComparison
-from groupwise.certificates.effect_plans import path_of, sizes_of
+from groupwise.certificates.effect_plans import FIRST_SEED, path_of, sizes_of
 from groupwise.methods import ExpectedEffect
 
 FILE = Path(__file__).with_name("earlier.json")
@@ -51,12 +51,11 @@ def _same(a: Study, b: Study) -> bool:
 def _statement(study: Study) -> ExpectedEffect:
     effect = study.effect
     settings = tuple(line for line in effect.settings if path_of(line) not in EVALUATION)
-    return replace(
-        effect, settings=settings, kept="", kept_margin=0.0, acted="", acted_least=0.0, acted_in="method", plan="short"
-    )
+    ours = {"kept": "", "acted": "", "acted_least": 0.0, "acted_in": "method", "is_rewarded": False, "is_papers": True}
+    return replace(effect, settings=settings, kept_margin=0.0, plan="short", first_seed=FIRST_SEED, **ours)
 
 
 def steps_changed(study: Study) -> bool:
     """Whether a side took two steps per iteration earlier, and takes one now."""
-    one_step = any(sizes_of(method) for method in (study.method, study.effect.parent))
+    one_step = any("method.minibatches = 1" in sizes_of(method) for method in (study.method, study.effect.parent))
     return one_step and not any(path_of(line) == "method.minibatches" for line in study.effect.settings)

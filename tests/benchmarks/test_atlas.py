@@ -12,9 +12,18 @@ import torch
 from benchmarks.atlas import __main__ as command
 from benchmarks.atlas import first_models, problems, running
 from benchmarks.atlas.earlier import pilot_of, read_earlier, steps_changed
-from benchmarks.atlas.page import corrected, page, summary, to_decide
+from benchmarks.atlas.page import against, claim, corrected, cost, decided, differences, page, summary, to_decide
 from benchmarks.atlas.repeated import differences as repeated_differences
-from benchmarks.atlas.studies import FIRST_METHODS, Study, grid_of, needed_trials, seeds_due, studies, unread_trials
+from benchmarks.atlas.studies import (
+    FIRST_METHODS,
+    RESTATED,
+    Study,
+    grid_of,
+    needed_trials,
+    seeds_due,
+    studies,
+    unread_trials,
+)
 from tools import flow_models
 
 from groupwise import methods
@@ -26,6 +35,7 @@ from groupwise.certificates.effect_comparisons import (
     EffectComparison,
     compare,
     comparison_of,
+    cost_of,
     gain_of,
     measured_effect,
     values_of,
@@ -33,14 +43,15 @@ from groupwise.certificates.effect_comparisons import (
 from groupwise.certificates.effect_plans import FIRST_SEED, WHOLE, merged, pair_of, sides_of
 from groupwise.certificates.studies import RESULTS, StudyRun, StudyRunResult
 from groupwise.checks.check_method import dry_run
+from groupwise.config.recipe import Recipe
 from groupwise.core import Diverged
 from groupwise.evaluation.seed_verdicts import LOOKS
 from groupwise.methods import ExpectedEffect, grpo, gspo, murphy, published, reference_of
 
 HOME = Path(__file__).parents[2]
 EFFECT = ExpectedEffect(
-    metric="entropy", direction="up", task="calculator", parent="grpo", min_difference=0.1, runs_matched_by="steps",
-    plan="whole",
+    metric="entropy", direction="up", task="calculator", parent="grpo", min_difference=0.1,
+    runs_matched_by="iterations", plan="whole",
 )  # fmt: skip
 STUDY = Study("gspo", EFFECT)
 ONE = ("prompts = 1", "iterations = 1", "method.group_size = 2", "method.minibatches = 1", "evaluate.problems = 1",
@@ -170,6 +181,18 @@ def test_a_grid_whose_best_rate_is_at_an_edge_is_extended_there() -> None:
     assert parent.chosen(some) is None, "the further rate has not run"
 
 
+def test_a_rate_is_at_no_edge_if_other_comparisons_have_run_beyond_it() -> None:
+    """A rate beyond the best one is tried, whichever comparison tried it; a better one there is a better rate."""
+    _, parent = sides_of("gspo", replace(EFFECT, plan="short"))
+    found = tuned(Study("gspo", replace(EFFECT, plan="short")), near(1e-9))
+    lowest = parent.choices(found)[0]
+    assert parent.is_at_edge(found)
+    for skill, is_open in ((0.1, False), (0.9, True)):
+        beyond = [parent.run(seed, merged(lowest, (f"optimizer.lr = {rate_of(lowest) / 3:.3g}",))) for seed in (90, 91)]
+        assert parent.is_at_edge(found | {run: ended(run, skill=skill) for run in beyond}) == is_open
+        assert parent.is_at_edge(found | {run: ended(run, skill=skill) for run in beyond[:1]}), "one seed is not enough"
+
+
 def test_rates_are_chosen_by_accuracy_or_by_what_the_method_keeps() -> None:
     assert plans.tuning_metric(EFFECT) == SKILL == plans.tuning_metric(replace(EFFECT, metric="clip_ratio/region_mean"))
     assert plans.tuning_metric(replace(EFFECT, metric="eval/accuracy")) == "eval/accuracy"
@@ -180,6 +203,21 @@ def test_a_method_without_a_ratio_takes_one_step_and_its_comparison_too() -> Non
     own, parent = sides_of("grpo", replace(EFFECT, parent="reinforce"))
     steps = [{side.run(90, x).recipe().method.minibatches for x in side.choices({})} for side in (own, parent)]
     assert steps == [{2}, {1}]
+
+
+def test_methods_of_stored_answers_take_equally_many_steps() -> None:
+    """No step on stored answers is off-policy. Against REINFORCE, SFT takes one, as the effect says."""
+    for name in ("dpo", "orpo", "kto", "simpo", "sft"):
+        assert [x.method.minibatches for x in recipes_of(name)] == ([1, 1] if name == "sft" else [2, 2])
+    answers = [x.prompts * x.method.group_size for x in recipes_of("kto")]
+    assert answers == [16, 16], "KTO's answers are no pairs"
+
+
+def recipes_of(name: str) -> list[Recipe]:
+    """The recipes of both sides of a stated effect."""
+    effect = reference_of(getattr(methods, name)).expected_effect
+    assert effect is not None
+    return [side.run(90, side.choices({})[0]).recipe() for side in sides_of(name, effect)]
 
 
 def test_later_settings_replace_earlier_ones() -> None:
@@ -251,8 +289,11 @@ def test_the_looks_are_at_five_ten_and_twenty_seeds_and_end_with_the_first_that_
     assert seeds_due(STUDY, results_of(clear)) == 5
     short = Study("luspo", replace(EFFECT, plan="short"))
     assert seeds_due(short, results_of(open_, short)) == 5  # its plan has one look
-    other = compare("gspo", EFFECT, results_of(clear), first_seed=200)
-    assert other is None
+    assert compare("gspo", EFFECT, results_of(clear), first_seed=200) is None
+    again = Study("gspo", replace(EFFECT, first_seed=200))
+    assert compare("gspo", again.effect, results_of(clear)) is None, "an effect that is stated again has other seeds"
+    seeds = {run.seed for run in needed_trials([again], tuned())} - {90, 91}
+    assert seeds == set(range(200, 205)) and unread_trials(results_of(clear, again)) != []
 
 
 def test_a_best_rate_at_an_edge_of_the_largest_grid_is_undecided() -> None:
@@ -277,13 +318,16 @@ def test_no_room_equal_runs_and_a_mechanism_that_did_not_act_are_undecided() -> 
     down = replace(EFFECT, metric="frac_reward_zero_std", direction="down", min_difference=0.1)
     assert EffectComparison(down, (0.0, 0.0, 0.0), (0.05, 0.06, 0.05)).obstacle == "no room"
     acts = replace(EFFECT, acted="clip_ratio/region_mean", acted_least=0.01)
-    still = EffectComparison(acts, (1.3, 1.31, 1.3), (1.0, 1.0, 1.0), acted=0.009)
+    still = EffectComparison(acts, (1.3, 1.31, 1.3), (1.0, 1.0, 1.0), acted_values=(0.009,))
     assert (still.verdict, still.obstacle, still.room) == ("undecided", "it did not act", None)
-    assert replace(still, acted=0.01).verdict == "shown"
-    assert replace(still, acted=math.nan).obstacle == "acted: not stored"
+    assert replace(still, acted_values=(0.002, 0.019)).verdict == "shown"
+    assert replace(still, acted_values=(0.01, math.nan)).obstacle == "acted: not stored"
     assert EffectComparison(EFFECT, (1.0, 1.0), (1.0, 1.0)).obstacle == "equal runs"
-    unlearned = replace(still, acted=None, parent_gain=-0.05)
+    unlearned = replace(still, acted_values=(), parent_gain=-0.05)
     assert (unlearned.verdict, unlearned.obstacle) == ("undecided", "the parent unlearns")
+    assert unlearned.p == 1.0 > replace(unlearned, parent_gain=0.0).p, (
+        "what decides nothing adds nothing to corrections"
+    )
     runs = [
         result(StudyRun("grpo", "calculator", seed), {SKILL: {0: 0.5, 4: end}}) for seed, end in ((1, 0.4), (2, 0.3))
     ]
@@ -300,6 +344,40 @@ def test_absent_needs_room_of_twice_the_smallest_difference_that_counts() -> Non
     higher = EffectComparison(up, (0.99, 0.98, 0.985), (0.91,) * 3)
     assert (lower.verdict, lower.obstacle, higher.verdict, higher.obstacle) == ("opposite", "", "shown", "")
     assert EffectComparison(EFFECT, (0.01, 0.0, -0.01), (0.0,) * 3).verdict == "absent", "entropy has no ceiling"
+
+
+def test_absent_of_an_accuracy_needs_a_parent_that_learns() -> None:
+    """Two methods that learn nothing do not differ. A length or an entropy is no gain, nor is a loss."""
+    up = replace(EFFECT, metric="eval/accuracy", min_difference=0.05)
+    small = EffectComparison(up, (0.31, 0.3, 0.29), (0.3,) * 3, parent_gain=0.04)
+    assert (small.verdict, small.obstacle) == ("undecided", "the parent hardly learns")
+    assert replace(small, parent_gain=0.05).verdict == "absent" == replace(small, parent_gain=None).verdict
+    clear = replace(small, method_values=(0.6, 0.61, 0.59))
+    assert (clear.verdict, clear.obstacle) == ("shown", "")
+    for metric in ("entropy", "eval/mean_length", "outcome/correct"):
+        assert replace(small, expected_effect=replace(up, metric=metric)).verdict == "absent"
+    harm = replace(up, acted=SKILL, acted_least=0.05, acted_in="parent")
+    assert replace(small, expected_effect=harm, acted_values=(0.2,), parent_gain=-0.2).verdict == "absent"
+
+
+@pytest.mark.parametrize(("least", "verdict", "why"), [(0.1, "shown", ""), (0.2, "undecided", "it did not act")])
+def test_an_effect_about_a_loss_of_accuracy_needs_a_parent_that_unlearns(least: float, verdict: str, why: str) -> None:
+    effect = replace(EFFECT, acted=SKILL, acted_least=least, acted_in="parent")
+    runs = []
+    for seed in range(FIRST_SEED, FIRST_SEED + 5):
+        own, parent = (
+            result(
+                StudyRun(name, "calculator", seed), {"entropy": {4: x + seed / 1e4}, SKILL: {0: 0.6, 2: 0.9, 4: 0.45}}
+            )
+            for name, x in (("gspo", 1.3), ("grpo", 1.0))
+        )
+        runs.append((replace(own, metrics={**own.metrics, "entropy": {4: 1.3}}), parent))
+    found = comparison_of(effect, runs)
+    assert found is not None and found.acted == pytest.approx(0.15) == -(found.parent_gain or 0)
+    assert (found.verdict, found.obstacle) == (verdict, why)
+    other = comparison_of(replace(effect, acted="", acted_least=0.0), runs)
+    assert other is not None and other.obstacle == "the parent unlearns"
+    assert "acted: the parent's lost `eval/accuracy_greedy` at least 0.05, rings, 128 problems" in page({})
 
 
 @pytest.mark.parametrize(("side", "value"), [("method", 0.4), ("parent", 0.02)])
@@ -357,6 +435,13 @@ def test_a_verdict_needs_every_first_model_on_one_side() -> None:
     one = EffectComparison(EFFECT, values, (0.0,) * 9, bases=(0,) * 9)
     assert one.verdict == "shown"
     assert replace(one, bases=(0, 0, 0, 1, 2, 1, 0, 0, 1)).verdict == "undecided"
+    apart = replace(one, method_values=(0.01, 0.2, 0.02) * 7, parent_values=(0.0,) * 21, bases=(0, 1, 2) * 7)
+    assert (apart.verdict, apart.obstacle) == ("undecided", "first models differ")
+    early = replace(one, method_values=(0.01, 0.3, -0.01) * 3, parent_values=(0.0,) * 9, bases=(0, 1, 2) * 3)
+    assert (early.verdict, early.obstacle) == ("undecided", ""), "more seeds are due"
+    large = replace(apart, method_values=(0.2, 0.5, 0.21) * 7)
+    assert (large.verdict, large.obstacle) == ("shown", ""), "they differ in size alone"
+    assert "first models +0.01, +0.2, +0.02" in differences(apart) and "first models" not in differences(one)
     pairs = [pair_of("gspo", EFFECT, seed, tuned()) for seed in range(FIRST_SEED, FIRST_SEED + 6)]
     assert [own.base for own, _ in filter(None, pairs)] == [1, 2, 0, 1, 2, 0] and WHOLE.bases == 3
 
@@ -374,11 +459,66 @@ def test_only_learning_counts_above_and_corrections_are_over_the_page() -> None:
     ]
     kept = corrected(rows)
     assert kept[STUDY] == kept[clipped] == "Holm, BH" and rows[weak].p < 0.05 and kept[weak] == "Holm, BH"
+    blocked = {**rows, weak: replace(rows[weak], at_edge=True)}
+    assert corrected(blocked).keys() == {STUDY, clipped} and blocked[weak].p == 1.0
     many = {
         **rows,
         **{Study(f"x{i}", EFFECT): EffectComparison(EFFECT, (0.1, -0.2, 0.1), (0.0,) * 3) for i in range(9)},
     }
     assert corrected(many)[weak] == "" and corrected(many)[STUDY] == "Holm, BH"
+
+
+def test_what_holds_by_construction_is_no_learning() -> None:
+    """A reward rises where it is one; every group with a written solution has a signal."""
+    for name in ("multi_objective_grpo", "fgrpo", "format_length"):
+        effect = reference_of(getattr(methods, name)).expected_effect
+        assert effect is not None and effect.kind == "mechanism"
+        assert replace(effect, metric="eval/accuracy", is_rewarded=False).kind == "learning"
+    assert {study.method for study in RESTATED} == {"ppo", "grpo", "rloo", "reinforce_pp", "dagrpo"}
+    for study in RESTATED:
+        now = reference_of(getattr(methods, study.method)).expected_effect
+        assert now is not None and (now.metric, now.first_seed) == ("eval/accuracy", 200)
+        assert study.effect.metric != now.metric and study.effect.first_seed == FIRST_SEED
+    then = page({}).partition("## Stated before")[2].partition("## Grids")[0]
+    assert then.count("\n| [") == len(RESTATED)
+
+
+def test_a_row_says_what_its_sides_have_not_equal() -> None:
+    """Optimizer steps, answers, problems, the other accuracy, CPU seconds, and the settings of a run against itself."""
+    ppo, kto, flow = (
+        Study(name, reference_of(getattr(methods, name)).expected_effect or EFFECT)
+        for name in ("ppo", "dpo", "flow_grpo")
+    )
+    assert claim(ppo).endswith("calculator, equal tokens, optimizer steps 96, the parent's 6")
+    assert claim(kto).endswith("hinted_sums, equal iterations, answers 96, the parent's 48")
+    assert "rings, 128 problems, equal tokens" in claim(flow)
+    assert against(flow) == "itself: `method.denoise.steps = 10`, not `40`; `iterations = 40`, not `10`"
+    runs = []
+    for seed in range(FIRST_SEED, FIRST_SEED + 5):
+        pair = [StudyRun(name, "calculator", seed) for name in ("gspo", "grpo")]
+        own, parent = (
+            result(run, {"eval/accuracy": {4: x}, SKILL: {4: y}}, tokens=tokens)
+            for run, x, y, tokens in zip(pair, (0.7, 0.5), (0.8, 0.9), ((20,) * 4, (10,) * 4), strict=True)
+        )
+        runs.append((replace(own, cpu_seconds=27.0), parent))
+    found = comparison_of(replace(EFFECT, metric="eval/accuracy"), runs)
+    assert found is not None and found.cpu_ratio == 3.0 and differences(found).endswith("; greedy -0.1 (-0.1 to -0.1)")
+    greedy = comparison_of(replace(EFFECT, metric=SKILL), runs)
+    assert greedy is not None and "; sampled +0.2 (" in differences(greedy)
+    at_tokens = replace(EFFECT, metric="eval/accuracy", runs_matched_by="tokens")
+    assert cost_of(at_tokens, [run for run, _ in runs]) == pytest.approx(27 / 80)
+
+
+def test_what_is_decided_is_shown_first_and_modified_trees_are_named() -> None:
+    rows = {STUDY: compare("gspo", EFFECT, results_of([0.3, 0.31, 0.29, 0.3, 0.3]))}
+    rows[Study("dapo", EFFECT)] = compare("gspo", EFFECT, results_of([0.0, 0.1, 0.5, -0.5, -0.1]))
+    rows[Study("cispo", EFFECT)] = None
+    (row,) = decided(rows, corrected(rows))
+    assert row[0].startswith("[gspo]") and row[1] == "*shown*" and row[-1] == "Holm, BH"
+    clean, other = (StudyRun(name, "calculator", 1) for name in ("gspo", "grpo"))
+    runs = {clean: result(clean, {}), other: replace(result(other, {}), commit="c-modified")}
+    assert "differed from its commit (*modified*): 1 of [grpo](methods.md#grpo)." in cost(runs)
+    assert "modified" not in cost({clean: runs[clean]})
 
 
 def test_an_incomplete_look_or_a_metric_that_is_absent_is_no_measurement() -> None:
@@ -625,9 +765,11 @@ def test_every_method_has_a_row_or_a_reason() -> None:
 def test_both_recipes_of_an_effect_are_valid(study: Study) -> None:
     own, parent = (side.run(90, side.choices({})[0]).recipe() for side in sides_of(study.method, study.effect))
     assert own != parent and own.task == parent.task
-    assert own.prompts == parent.prompts or study.effect.runs_matched_by == "tokens", (
-        "equal steps have equally many prompts"
-    )
+    assert (
+        own.prompts == parent.prompts
+        or own.prompts * own.method.group_size == parent.prompts * parent.method.group_size
+        or study.effect.runs_matched_by == "tokens"
+    ), "equal iterations have equally many prompts or answers"
     assert not dry_run(own) and not dry_run(parent)
 
 
@@ -636,7 +778,13 @@ def test_a_parents_runs_are_shared() -> None:
     needed = needed_trials(chosen, {})
     assert len(needed) == len(grid_of(STUDY, {})) + len(sides_of("dapo", EFFECT)[0].tuning_runs({}))
     parent = sides_of("gspo", EFFECT)[1]
-    assert needed[parent.tuning_runs({})[0]] == {"entropy", "reward", SKILL}
+    assert needed[parent.tuning_runs({})[0]] == {SKILL}, "a grid is read by one metric"
+    acts = Study("gspo", replace(EFFECT, acted="reward", acted_least=0.1))
+    fresh = {run: names for run, names in needed_trials([acts], tuned()).items() if run.seed == FIRST_SEED}
+    assert {run.method: names for run, names in fresh.items()} == {
+        "gspo": {"entropy", SKILL, "reward"},
+        "grpo": {"entropy", SKILL},
+    }, "a figure of the method's mechanism is read from its own runs"
     first = [study.method for study in command.in_order(())][: len(FIRST_METHODS)]
     assert set(first) <= set(FIRST_METHODS) and list(LOOKS) == [5, 10, 20]
     whole = {study.method for study in studies() if study.effect.plan == "whole"}

@@ -15,18 +15,18 @@ from groupwise.config.registry import methods
 from groupwise.data import ACCURACY, ACCURACY_GREEDY, EVAL_PAIR_ACCURACY
 from groupwise.evaluation.seed_verdicts import LOOKS
 from groupwise.methods import ExpectedEffect, reference_of
+from groupwise.methods.reference import FIRST_SEED as FIRST_SEED
 from groupwise.objective import policy_gradient
 
 T = TypeVar("T")
 TUNING_SEEDS = (90, 91)
 """Seeds on which rates and bounds are chosen. No comparison has them."""
-FIRST_SEED = 100
-"""The first of the fresh seeds, on which both sides are compared."""
 PROBLEMS = "evaluate.problems = 512"
 """With 128 answers the sampling noise of an accuracy is 0.04, as large as many effects."""
 EVERY = "evaluate.every = 2"
 """For comparisons of a held-out metric at equal tokens, which interpolate between evaluations."""
 SKILLS = (ACCURACY, ACCURACY_GREEDY, EVAL_PAIR_ACCURACY)
+RATE = "optimizer.lr = "
 FURTHER = 2
 """How many times a grid is extended at an edge."""
 AT_EDGE = "a best rate at an edge"
@@ -93,12 +93,31 @@ class Side:
         return best(choices, self.scores(choices, results))
 
     def is_at_edge(self, results: Results) -> bool:
-        """Whether the best rate lies at an edge of the grid, although it was extended there as far as it may be."""
-        factors = extended(self.factors, lambda factors: self._best_factor(factors, results))
-        return is_at_edge(factors, self._best_factor(factors, results))
+        """Whether the best rate lies at an edge of the rates that have run on the tuning seeds, as far as is known.
+
+        These are the grid, although it was extended there as far as it may be, and the rates of other comparisons with
+        equal runs; one of those that is better than the grid's best is no better known. False before the grid ran.
+        """
+        chosen = self.chosen(results)
+        if chosen is None:
+            return False
+        rates = sorted({rate_of(line) for line in self.choices(results)} | self._other_rates(results))
+        choices = [merged(self.settings, (setting_of(rate),), group) for rate in rates for group in self.constants]
+        scores = [-math.inf if math.isnan(x) else x for x in self.scores(choices, results)]
+        taken = best(choices, scores)
+        return taken != chosen or is_at_edge(rates, rate_of(chosen))
+
+    def _other_rates(self, results: Results) -> set[float]:
+        """The rates at which other comparisons have equal runs on the tuning seeds."""
+        runs = [run for run in results if (run.method, run.task) == (self.method, self.task)]
+        rates = {rate_of(run.settings) for run in runs if any(line.startswith(RATE) for line in run.settings)}
+        equal = {
+            rate: [merged(self.settings, (setting_of(rate),), group) for group in self.constants] for rate in rates
+        }
+        return {rate for rate, choices in equal.items() if not any(map(math.isnan, self.scores(choices, results)))}
 
     def _at(self, factors: Iterable[float]) -> tuple[tuple[str, ...], ...]:
-        rates = [f"optimizer.lr = {self.rate * factor:.3g}" for factor in factors]
+        rates = [setting_of(self.rate * factor) for factor in factors]
         return tuple(merged(self.settings, (rate,), group) for rate in rates for group in self.constants)
 
     def _best_factor(self, factors: tuple[float, ...], results: Results) -> float | None:
@@ -188,13 +207,13 @@ def evaluation_of(effect: ExpectedEffect) -> tuple[str, ...]:
 def sizes_of(method: str) -> tuple[str, ...]:
     """The sizes that a method's file fixes, in place of those of all runs.
 
-    A method without a ratio takes one step per iteration: a second one would be off-policy. The groups of a method of
-    stored answers are as large as its rows say.
+    A method that samples and has no ratio takes one step per iteration: a second one would be off-policy. The groups of
+    a method of stored answers are as large as its rows say, and no step of it is off-policy.
     """
     value = methods()[method]()
-    steps = ("method.minibatches = 1",) if value.objective.surrogate is policy_gradient else ()
-    is_stored = getattr(value.strategy, "writes_stored_answers", False)
-    return (*steps, f"method.group_size = {value.group_size}") if is_stored else steps
+    if getattr(value.strategy, "writes_stored_answers", False):
+        return (f"method.group_size = {value.group_size}",)
+    return ("method.minibatches = 1",) if value.objective.surrogate is policy_gradient else ()
 
 
 def merged(*groups: tuple[str, ...]) -> tuple[str, ...]:
@@ -204,6 +223,20 @@ def merged(*groups: tuple[str, ...]) -> tuple[str, ...]:
     ('prompts = 8', 'iterations = 2')
     """
     return tuple({path_of(line): line for group in groups for line in group}.values())
+
+
+def setting_of(rate: float) -> str:
+    """The setting of a learning rate."""
+    return f"{RATE}{rate:.3g}"
+
+
+def rate_of(settings: Iterable[str]) -> float:
+    """The learning rate of the settings of a choice.
+
+    >>> rate_of(("prompts = 8", setting_of(1 / 3)))
+    0.333
+    """
+    return next(float(line.removeprefix(RATE)) for line in settings if line.startswith(RATE))
 
 
 def path_of(line: str) -> str:

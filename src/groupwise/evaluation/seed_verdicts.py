@@ -6,6 +6,7 @@ difference that counts. It is stated before the runs, as is the plan of looks.
 
 import math
 from collections.abc import Sequence
+from statistics import fmean
 from typing import Literal
 
 from groupwise.evaluation.interval import LEVEL, mean_interval
@@ -48,7 +49,7 @@ def verdict(
     >>> verdict([0.9, 0.8, 0.9, 0.8, -0.1], 0.1), verdict([0.9, 0.8, 0.9, 0.8, -0.1], 0.1, bases=[0, 0, 1, 1, 2])
     ('shown', 'undecided')
     """
-    if _is_small(differences, min_difference, level):
+    if is_small(differences, min_difference, level):
         return "absent"
     low, high = mean_interval(differences, level)
     counts = abs(math.fsum(differences)) >= min_difference * len(differences) and _one_side(differences, bases)
@@ -65,7 +66,7 @@ def has_little_room(differences: Sequence[float], min_difference: float, room: f
     >>> [has_little_room([0.0, 0.01, -0.01], 0.1, room) for room in (0.15, 0.2)]
     [True, False]
     """
-    return room < ROOM * min_difference and _is_small(differences, min_difference, level)
+    return room < ROOM * min_difference and is_small(differences, min_difference, level)
 
 
 def first_models_differ(
@@ -81,7 +82,30 @@ def first_models_differ(
     return verdict(differences, min_difference, level) in ("shown", "opposite")
 
 
-def _is_small(differences: Sequence[float], min_difference: float, level: float) -> bool:
+def means_differ(differences: Sequence[float], min_difference: float, level: float, bases: Sequence[int]) -> bool:
+    """Whether all looks have run, and two first models differ: their intervals do not overlap, and their means count.
+
+    The mean over both is then that of neither, and more seeds do not change that.
+
+    >>> [means_differ([0.3, 0.32, x, x + 0.02] * 5, 0.1, 0.95, [0, 0, 1, 1] * 5) for x in (0.0, 0.25)]
+    [True, False]
+    """
+    if len(differences) < LOOKS[-1]:
+        return False
+    found = [(fmean(x), mean_interval(x, level)) for x in by_first_model(differences, bases).values() if len(x) > 1]
+    return any(b - a > min_difference and high < low for a, (_, high) in found for b, (low, _) in found)
+
+
+def by_first_model(differences: Sequence[float], bases: Sequence[int]) -> dict[int, list[float]]:
+    """The differences with each first model, in the order of their numbers.
+
+    >>> by_first_model([0.1, 0.2, 0.3], [1, 0, 1])
+    {0: [0.2], 1: [0.1, 0.3]}
+    """
+    return {base: [x for x, b in zip(differences, bases, strict=True) if b == base] for base in sorted(set(bases))}
+
+
+def is_small(differences: Sequence[float], min_difference: float, level: float) -> bool:
     """Whether the interval holds no difference that counts."""
     low, high = mean_interval(differences, level)
     return -min_difference < low and high < min_difference
@@ -89,7 +113,7 @@ def _is_small(differences: Sequence[float], min_difference: float, level: float)
 
 def _one_side(differences: Sequence[float], bases: Sequence[int]) -> bool:
     """Whether the mean difference has one sign with every first model."""
-    sums = [math.fsum(x for x, b in zip(differences, bases, strict=True) if b == base) for base in set(bases)]
+    sums = list(map(math.fsum, by_first_model(differences, bases).values()))
     return all(x > 0 for x in sums) or all(x < 0 for x in sums)
 
 

@@ -13,6 +13,8 @@ CODE = re.compile(r"[\w.-]+/[\w.-]+@[0-9a-f]{40}:[\w./-]+")
 """A file of a repository on GitHub at a commit."""
 MECHANISM = ("clip_ratio/", "frac_reward_zero_std", "groups/", "ratio/")
 """Prefixes of the metrics that a method's mechanism determines before the policy has learned anything."""
+FIRST_SEED = 100
+"""The first of the fresh seeds, on which both sides of a comparison meet."""
 Kind = Literal["method", "engine", "evaluation", "task", "recipe"]
 
 
@@ -32,7 +34,7 @@ class ExpectedEffect:
 
     `metric` is a name in metrics.jsonl. `min_difference` is the smallest difference that counts, in the metric's unit.
     `task` is the packaged recipe of both runs, and `parent` the method of the other run. Both runs have equal
-    `runs_matched_by`: generated tokens, or iterations with equally many prompts (steps).
+    `runs_matched_by`: generated tokens, or iterations with equally many prompts or answers.
 
     `settings` are recipe fields of both runs, as on the command line: `method.minibatches = 8`. `own_settings` are
     further fields of the method's run. With these, `parent` may be the method itself: an ablation. The value `@NAME` of
@@ -41,8 +43,11 @@ class ExpectedEffect:
     A method that shortens or saves states what it keeps: a held-out metric `kept`, larger is better, that may fall by
     less than `kept_margin`. `acted` is a metric without which a comparison says nothing: its mean has to be at least
     `acted_least`. A method that repairs a harm states a metric of its parent's run that shows the harm, another one a
-    metric of the method's run that shows what its mechanism did (`acted_in`).
+    metric of the method's run that shows what its mechanism did (`acted_in`). A held-out accuracy as the figure of a
+    harm is what the parent's training loses of it.
+    `is_rewarded`: the method is rewarded with the metric, and its parent is not. `is_papers`: the paper claims it.
     The `plan` of its runs has two learning rates and five seeds, or four rates, up to 20 seeds and three first models.
+    Fresh seeds begin at `first_seed`; an effect that is stated again after runs has others.
     """
 
     metric: str
@@ -50,7 +55,7 @@ class ExpectedEffect:
     task: str
     parent: str
     min_difference: float
-    runs_matched_by: Literal["tokens", "steps"]
+    runs_matched_by: Literal["tokens", "iterations"]
     settings: tuple[str, ...] = ()
     own_settings: tuple[str, ...] = ()
     kept: str = ""
@@ -58,15 +63,19 @@ class ExpectedEffect:
     acted: str = ""
     acted_least: float = 0.0
     acted_in: Literal["method", "parent"] = "method"
+    is_rewarded: bool = False
+    is_papers: bool = True
     plan: Literal["short", "whole"] = "short"
+    first_seed: int = FIRST_SEED
 
     @property
     def kind(self) -> Literal["learning", "mechanism"]:
         """Whether the metric is about the trained policy, or about the mechanism: clipping, groups without a signal.
 
-        A mechanism that does its work is no evidence that a policy learns more.
+        A mechanism that does its work is no evidence that a policy learns more, nor is a reward that rises where it is
+        one.
         """
-        return "mechanism" if self.metric.startswith(MECHANISM) else "learning"
+        return "mechanism" if self.is_rewarded or self.metric.startswith(MECHANISM) else "learning"
 
     def __post_init__(self) -> None:
         for line in (*self.settings, *self.own_settings):
@@ -79,12 +88,12 @@ class ExpectedEffect:
     def claim(self, method: str) -> str:
         """The stated effect of this method as one line. Against the method itself, it names the settings that differ.
 
-        >>> bounds = {"min_difference": 0.1, "runs_matched_by": "steps"}
+        >>> bounds = {"min_difference": 0.1, "runs_matched_by": "iterations"}
         >>> ExpectedEffect(metric="entropy", direction="up", task="sums", parent="grpo", **bounds).claim("x")
-        'entropy is higher than with grpo by at least 0.1, on sums, at equal steps'
-        >>> both = {"task": "sums", "parent": "p", "kept": "eval/accuracy", **bounds}
+        'entropy is higher than with grpo by at least 0.1, on sums, at equal iterations'
+        >>> both = {"task": "t", "parent": "p", "kept": "eval/accuracy", **bounds}
         >>> ExpectedEffect(metric="m", direction="down", **both).claim("x")
-        'm is lower than with p by at least 0.1, on sums, at equal steps, with eval/accuracy lower by less than 0.02'
+        'm is lower than with p by at least 0.1, on t, at equal iterations, with eval/accuracy lower by less than 0.02'
         """
         change = {"up": "higher", "down": "lower"}[self.direction]
         own, parent = "", self.parent

@@ -146,7 +146,4 @@ R_length = 0                                 if |o| <= L_max - L_cache
         acted_in="parent",
         plan="whole",
     ),
-    our_finding=(
-        "Entropy does not change in 20 iterations: GRPO clips 0.4 % of the tokens there, so a higher clip hardly acts."
-    ),
 )

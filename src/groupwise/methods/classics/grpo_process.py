@@ -95,6 +95,6 @@ mean and std over all steps of all answers of the group; the rest as in grpo""",
         task="deduction",
         parent="grpo",
         min_difference=0.03,
-        runs_matched_by="steps",
+        runs_matched_by="iterations",
     ),
 )

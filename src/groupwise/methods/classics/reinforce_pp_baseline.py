@@ -64,7 +64,7 @@ J = mean over tokens of min[ r_t A^_t, clip(r_t, 1 - eps, 1 + eps) A^_t ] - beta
         task="hinted_sums",
         parent="reinforce_pp",
         min_difference=0.05,
-        runs_matched_by="steps",
+        runs_matched_by="iterations",
         settings=("method.minibatches = 8",),
     ),
 )

@@ -83,7 +83,7 @@ grad J = 1/N sum_i (R(x, y_i) - R(x, y_greedy)) grad log pi(y_i | x)""",
         task="mixed_sums",
         parent="reinforce",
         min_difference=0.02,
-        runs_matched_by="steps",
+        runs_matched_by="iterations",
         settings=("prompts = 64", "method.group_size = 1", "method.minibatches = 1"),
     ),
 )

@@ -141,15 +141,20 @@ kept: an answer whose score differs by 0.2 from one of the other outcome; anchor
         "tests/golden/test_contrast.py::test_shaped_likelihood",
     ),
     expected_effect=ExpectedEffect(
-        metric="frac_reward_zero_std",
-        direction="down",
+        metric="eval/accuracy",
+        direction="up",
         task="hinted_sums",
         parent="grpo",
-        min_difference=0.1,
-        runs_matched_by="steps",
+        min_difference=0.05,
+        runs_matched_by="iterations",
         settings=("iterations = 10", "method.objective.penalties = []"),
         own_settings=("method.filter.compared_subscore = progress",),
+        acted="groups/all_wrong",
+        acted_least=0.05,
+        acted_in="parent",
+        first_seed=200,
     ),
-    our_finding="With written solutions no group of hinted_sums is without signal; with GRPO a quarter of the groups "
-    "is.",
+    toy_test="tests/golden/test_contrast.py::test_an_anchor_joins_a_hard_group",
+    our_finding="The effect was first a smaller share of groups without a signal. A written solution joins each group "
+    "that is all wrong, so that this holds by construction, in every run.",
 )

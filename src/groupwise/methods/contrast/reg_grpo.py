@@ -200,7 +200,7 @@ A_i = (R_i - mean(R)) / std(R)""",
         task="hinted_sums",
         parent="grpo",
         min_difference=0.05,
-        runs_matched_by="steps",
+        runs_matched_by="iterations",
         settings=("iterations = 10",),
     ),
 )

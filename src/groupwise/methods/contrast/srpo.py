@@ -182,7 +182,7 @@ w = exp(-beta H(q)) over its mean; A_i = R_i - mean(R); wrong answers without a 
         task="hinted_sums",
         parent="grpo",
         min_difference=0.05,
-        runs_matched_by="steps",
+        runs_matched_by="iterations",
         settings=("method.objective.penalties = []",),
     ),
 )

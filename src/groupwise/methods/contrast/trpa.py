@@ -109,7 +109,7 @@ levels: correct > wrong > unreadable > without form""",
         task="hinted_sums",
         parent="grpo",
         min_difference=0.05,
-        runs_matched_by="steps",
+        runs_matched_by="iterations",
     ),
     our_finding="The cause of its lower accuracy on hinted_sums (0.60 against 0.72) is not known. It is not the "
     "missing division by the std: GRPO without it keeps 0.73 and 0.68 with seeds 1 and 2, TRPA has 0.57 "

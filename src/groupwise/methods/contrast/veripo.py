@@ -147,6 +147,6 @@ recipe: search, align, search, ...""",
         task="hinted_sums",
         parent="grpo",
         min_difference=0.05,
-        runs_matched_by="steps",
+        runs_matched_by="iterations",
     ),
 )

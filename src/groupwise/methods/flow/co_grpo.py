@@ -247,7 +247,7 @@ joint: L_V + L_A;  alternating: L_A, then L_V""",
         task="beads",
         parent="co_grpo",
         min_difference=0.03,
-        runs_matched_by="steps",
+        runs_matched_by="iterations",
         settings=(
             "method.unmask.knob_std = 0.0",
             "method.group_size = 16",

@@ -130,8 +130,6 @@ KL = mean (mu - mu_ref)^2 / (2 s^2)""",
             "iterations = 10",
         ),
         own_settings=("method.denoise.steps = 10", "iterations = 40"),
-        acted="clip_ratio/region_mean",
-        acted_least=0.01,
         plan="whole",
     ),
 )

@@ -105,7 +105,7 @@ R_i = (1 - rho) m(PSNR) + rho/2 ( m(MANIQA) + m(MUSIQ) ),  m: scaled to 0..1 in 
         task="rings",
         parent="flow_grpo",
         min_difference=0.05,
-        runs_matched_by="steps",
+        runs_matched_by="iterations",
         settings=("iterations = 10",),
         own_settings=("method.objective.surrogate.beta = 10",),
     ),

@@ -67,8 +67,9 @@ L = mean over samples and steps of max[ -A rho, -A clip(rho, 1 - c, 1 + c) ] / |
         task="rings",
         parent="flow_grpo",
         min_difference=0.05,
-        runs_matched_by="steps",
+        runs_matched_by="iterations",
         settings=("iterations = 10",),
+        is_papers=False,
     ),
     our_finding="The paper claims less over-optimisation of a proxy reward. The reward of `rings` is no proxy, so the "
     "effect is another one: that ratios of equal spread at every step learn faster. Its metric was eval/accuracy "

@@ -180,7 +180,7 @@ L = mean over samples and steps of max[ -A rho, -A clip(rho, 1 - c, 1 + c) ] / |
         task="rings",
         parent="grpo_guard",
         min_difference=0.1,
-        runs_matched_by="steps",
+        runs_matched_by="iterations",
         settings=(
             "method.denoise.steps = 10",
             'method.filter = "everything"',
@@ -192,6 +192,9 @@ L = mean over samples and steps of max[ -A rho, -A clip(rho, 1 - c, 1 + c) ] / |
             'method.shaping = [{kind = "SubscoreReward", subscore = "wins"}]',
             'method.strategy.judge = {kind = "HigherScore", subscore = "alignment", tie_margin = 0.5}',
         ),
+        acted="eval/accuracy_greedy",
+        acted_least=0.05,
+        acted_in="parent",
     ),
     toy_test="tests/golden/test_flow_pref_grpo.py::test_small_differences_are_ties_for_a_judge_with_a_margin",
     our_finding="Both runs are rewarded by a coordinate of the point, which grows with the distance from the centre: "

@@ -133,6 +133,6 @@ S_e = mean reward of the graphs of the group with decision e;  A_e = (S_e - mean
         task="edges",
         parent="grpo",
         min_difference=0.03,
-        runs_matched_by="steps",
+        runs_matched_by="iterations",
     ),
 )

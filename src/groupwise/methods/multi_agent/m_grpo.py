@@ -298,7 +298,7 @@ A = (R - mean) / std over the main agents of a prompt, and over its helpers; PPO
         task="delegated_sums",
         parent="grpo",
         min_difference=0.05,
-        runs_matched_by="steps",
+        runs_matched_by="iterations",
         settings=("evaluate.strategy = Delegating",),
     ),
 )

@@ -193,7 +193,7 @@ training (inferred): R(m) = [m correct] - lambda [b correct and m = a]; each pro
         task="hinted_sums",
         parent="grpo",
         min_difference=0.05,
-        runs_matched_by="steps",
+        runs_matched_by="iterations",
         settings=("evaluate.strategy = ClaimPressureStrategy",),
     ),
 )

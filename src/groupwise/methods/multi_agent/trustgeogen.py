@@ -78,6 +78,6 @@ R = [goal reached] + lambda (leading valid steps / steps);  strict: R = [goal re
         task="deduction",
         parent="grpo",
         min_difference=0.03,
-        runs_matched_by="steps",
+        runs_matched_by="iterations",
     ),
 )

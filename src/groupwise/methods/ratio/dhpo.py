@@ -138,7 +138,7 @@ A_i = (R_i - mean(R)) / std(R)""",
         task="hinted_sums",
         parent="gspo_token",
         min_difference=0.05,
-        runs_matched_by="steps",
+        runs_matched_by="iterations",
         settings=("iterations = 10", "method.minibatches = 8", "method.objective.penalties = []"),
     ),
 )

@@ -95,7 +95,7 @@ A_i = (R_i - mean(R)) / std(R)""",
         task="hinted_sums",
         parent="gspo",
         min_difference=0.05,
-        runs_matched_by="steps",
+        runs_matched_by="iterations",
         settings=("method.minibatches = 8", "method.objective.penalties = []"),
         own_settings=(
             (

@@ -91,7 +91,7 @@ A_i = (R_i - mean(R)) / std(R)""",
         task="wordy_sums",
         parent="gspo",
         min_difference=1,
-        runs_matched_by="steps",
+        runs_matched_by="iterations",
         settings=(*LARGE_GROUPS, "method.objective.surrogate.low = 2e-3", "method.objective.surrogate.high = 2.5e-3"),
     ),
     our_finding="On wordy_sums wrong answers became 3.2 tokens shorter than with GSPO, and correct ones 1.1: a long "

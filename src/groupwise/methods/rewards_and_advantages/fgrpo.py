@@ -103,8 +103,12 @@ lambda_k <- clip(lambda_k + rate (floor_k - mean(c_k)), 0, 5) after each step"""
         task="calculator",
         parent="grpo",
         min_difference=0.02,
-        runs_matched_by="steps",
+        runs_matched_by="iterations",
         settings=("iterations = 10", "method.objective.penalties = []"),
+        acted="state/multipliers/chain_true",
+        acted_least=0.5,
+        is_rewarded=True,
     ),
-    our_finding="In ten iterations the multiplier stays too small to act: it grows by less than 0.05 per iteration.",
+    our_finding="In ten iterations the multiplier stays too small to act: it grows by less than 0.05 per iteration. "
+    "GRPO is not rewarded with the metric, so that a rise would be its own reward's.",
 )

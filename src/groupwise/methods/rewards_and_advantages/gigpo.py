@@ -124,7 +124,7 @@ A^E_i = z-score of R_i in the group; A^S_k = z-score of gamma^(K - k) R_i among 
         task="big_sums",
         parent="grpo",
         min_difference=0.05,
-        runs_matched_by="steps",
+        runs_matched_by="iterations",
         settings=("method.strategy = Turns",),
     ),
 )

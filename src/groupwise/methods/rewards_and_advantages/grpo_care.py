@@ -145,7 +145,7 @@ J = 1/G sum_i 1/|o_i| sum_t (pi / sg[pi])_it A_i,  A_i = (R_i - mean(R)) / std(R
         task="calculator",
         parent="grpo",
         min_difference=0.02,
-        runs_matched_by="steps",
+        runs_matched_by="iterations",
         settings=("method.objective.penalties = []",),
         own_settings=("method.shaping.1.answer_start = #",),
     ),

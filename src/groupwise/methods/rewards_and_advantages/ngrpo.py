@@ -104,7 +104,7 @@ A_i = (R_i - m) / s, with m and s over R_1, ..., R_G and one virtual reward R_ma
         min_difference=0.05,
         runs_matched_by="tokens",
         settings=("method.minibatches = 4", "method.objective.penalties = []"),
-        acted="frac_reward_zero_std",
+        acted="groups/all_wrong",
         acted_least=0.1,
         acted_in="parent",
     ),

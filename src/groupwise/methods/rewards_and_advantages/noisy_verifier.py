@@ -160,7 +160,7 @@ rejects = P(R = 0 | correct), accepts = P(R = 1 | wrong)""",
         task="hinted_sums",
         parent="reinforce",
         min_difference=0.05,
-        runs_matched_by="steps",
+        runs_matched_by="iterations",
         settings=(
             "method.minibatches = 1",
             (

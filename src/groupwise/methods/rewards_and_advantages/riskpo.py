@@ -184,7 +184,7 @@ V_j = - (q_a - R_j)+ / a,  U_j = [ (R_j - q_a)+ - (R_j - q_b)+ ] / (b - a)""",
         task="hinted_sums",
         parent="grpo",
         min_difference=0.02,
-        runs_matched_by="steps",
+        runs_matched_by="iterations",
         settings=("iterations = 10", "prompts = 10", "method.objective.penalties = []"),
     ),
 )

@@ -128,6 +128,6 @@ SE = - 1/K sum_k log(share of answer k), over the K distinct answers of the grou
         task="mixed_sums",
         parent="dr_grpo",
         min_difference=0.02,
-        runs_matched_by="steps",
+        runs_matched_by="iterations",
     ),
 )

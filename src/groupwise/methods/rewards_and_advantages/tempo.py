@@ -101,7 +101,7 @@ V(prefix) = mean of R~ over the group's answers that begin with it""",
         task="hinted_sums",
         parent="grpo",
         min_difference=0.05,
-        runs_matched_by="steps",
+        runs_matched_by="iterations",
         settings=("method.objective.penalties = []",),
     ),
 )

@@ -106,7 +106,7 @@ A_i = (R_i - mean(R)) / std(R), GRPO's objective""",
         task="wordy_sums",
         parent="trust_grpo",
         min_difference=0.02,
-        runs_matched_by="steps",
+        runs_matched_by="iterations",
         settings=(
             *LARGE_GROUPS,
             'verifier = {kind = "HackableScore", verifier = "sum_steps"}',
@@ -116,5 +116,8 @@ A_i = (R_i - mean(R)) / std(R), GRPO's objective""",
         own_settings=(
             'method.shaping = ["Correctness", {kind = "AddTrustedSubscore", subscore = "quality", alpha = 0.3}]',
         ),
+        acted="eval/accuracy_greedy",
+        acted_least=0.05,
+        acted_in="parent",
     ),
 )

@@ -272,7 +272,7 @@ the group of the best hint replaces that of q if R_j > 0; GRPO's objective for a
         task="hinted_sums",
         parent="grpo",
         min_difference=0.1,
-        runs_matched_by="steps",
+        runs_matched_by="iterations",
         settings=("method.minibatches = 2", "method.objective.penalties = []"),
         acted="rollout/other_prompt",
         acted_least=1.0,

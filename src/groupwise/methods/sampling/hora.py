@@ -141,6 +141,11 @@ a_i = a + correct pilots, b_i = b + other pilots, with the prior Beta(a, b)""",
         task="tiny_countdown",
         parent="grpo",
         min_difference=0.03,
-        runs_matched_by="steps",
+        runs_matched_by="iterations",
+        acted="rollout/most_answers",
+        acted_least=9,
     ),
+    our_finding="On tiny_countdown the prompt with the most answers has 8.07 of them, where equal groups have 8 (five "
+    "seeds): after no or one correct pilot of four, a fourth further answer is worth 0.07 or 0.08, so that the "
+    "allocation hardly moves one.",
 )

@@ -365,6 +365,6 @@ A = z-score among the answers, and among the predictions; one loss over both""",
         task="hinted_sums",
         parent="dapo",
         min_difference=0.02,
-        runs_matched_by="steps",
+        runs_matched_by="iterations",
     ),
 )

@@ -242,7 +242,7 @@ GRPO's objective from q and from q with such a beginning; R = r + 0.001 [finishe
         task="hinted_sums",
         parent="grpo",
         min_difference=0.1,
-        runs_matched_by="steps",
+        runs_matched_by="iterations",
         settings=("method.objective.penalties = []",),
         own_settings=("method.curriculum.line_separator = ;",),
         acted="curriculum/surveyed",

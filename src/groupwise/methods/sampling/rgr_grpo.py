@@ -106,7 +106,7 @@ J = PPO's clip for sampled tokens, p / (p + gamma) A for those of y'; A over the
         task="hinted_sums",
         parent="grpo",
         min_difference=0.05,
-        runs_matched_by="steps",
+        runs_matched_by="iterations",
         settings=("iterations = 10", "method.objective.penalties = []"),
         acted="rollout/other_prompt",
         acted_least=1.0,

@@ -147,7 +147,7 @@ R_i = 2^-(K_i - 1) if correct, K_i the number of correct answers up to exit i; A
         task="wordy_sums",
         parent="grpo",
         min_difference=2.0,
-        runs_matched_by="steps",
+        runs_matched_by="iterations",
         settings=LARGE_GROUPS,
         kept="eval/accuracy",
     ),

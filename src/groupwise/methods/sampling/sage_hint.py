@@ -233,7 +233,7 @@ light: one group at the level of the prompt, which rises at a pass rate of 0.1 a
         task="hinted_sums",
         parent="grpo",
         min_difference=0.1,
-        runs_matched_by="steps",
+        runs_matched_by="iterations",
         settings=("iterations = 10", "method.objective.penalties = []"),
         acted="rollout/other_prompt",
         acted_least=1.0,

@@ -71,11 +71,11 @@ the first correct one replaces the first member, with its own prompt; A over the
         runs_matched_by="tokens",
         settings=("method.objective.penalties = []",),
         own_settings=("method.schedules = {}",),
-        acted="frac_reward_zero_std",
+        acted="groups/all_wrong",
         acted_least=0.1,
         acted_in="parent",
         plan="whole",
     ),
-    our_finding="One hinted answer per failed group leaves 4 % of the groups of hinted_sums without signal; GRPO has "
-    "25 %.",
+    our_finding="In the second half of the runs of its row 39 % of the groups have no signal, and 38 % of GRPO's (20 "
+    "seeds): 7 % of GRPO's groups are all wrong, which a hint may repair, and the others all right.",
 )

@@ -119,7 +119,7 @@ B = max(1, 256 * 0.7^floor(t / T))""",
         task="wordy_sums",
         parent="grpo",
         min_difference=2.0,
-        runs_matched_by="steps",
+        runs_matched_by="iterations",
         settings=LARGE_GROUPS,
         own_settings=(
             (

@@ -104,10 +104,12 @@ s = w . h, h the last hidden state of prompt and answer; w is chosen, l is rejec
         task="hinted_sums",
         parent="dpo",
         min_difference=0.05,
-        runs_matched_by="steps",
+        runs_matched_by="iterations",
         settings=(*SLIPS, "iterations = 60"),
+        is_papers=False,
     ),
     our_finding="A score begins at 0, where DPO's implicit reward has the arithmetic of the language model. One run "
     "on 480 pairs with a slip, before the effect was stated, ended at a held-out pair accuracy of 0.520, and DPO's at "
-    "0.812 (seed 90). Where answers differ in form, both are right on nearly all pairs after two iterations.",
+    "0.812 (seed 90). Where answers differ in form, both are right on nearly all pairs after two iterations. The "
+    "effect is ours: no paper claims that a score learns less than an implicit reward.",
 )

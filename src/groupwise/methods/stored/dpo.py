@@ -58,7 +58,7 @@ d = log(pi(y | x) / pi_ref(y | x)), summed over the tokens of y; w is chosen, l 
         task="hinted_sums",
         parent="sft",
         min_difference=0.03,
-        runs_matched_by="steps",
+        runs_matched_by="iterations",
         settings=(*STORED_SUMS, "iterations = 6"),
     ),
 )

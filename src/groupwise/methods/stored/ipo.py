@@ -96,7 +96,7 @@ d = 1/|y| sum_t log(pi(y_t) / pi_ref(y_t)); w is chosen, l is rejected""",
         task="hinted_sums",
         parent="dpo",
         min_difference=0.03,
-        runs_matched_by="steps",
+        runs_matched_by="iterations",
         settings=(*STORED_SUMS, "iterations = 60"),
     ),
 )

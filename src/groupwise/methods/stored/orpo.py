@@ -100,7 +100,7 @@ m = 1/|y| sum_t log pi(y_t | x, y_<t),  odds = e^m / (1 - e^m); w is chosen, l i
         task="hinted_sums",
         parent="sft",
         min_difference=0.03,
-        runs_matched_by="steps",
+        runs_matched_by="iterations",
         settings=(*STORED_SUMS, "iterations = 6"),
     ),
 )

@@ -87,7 +87,7 @@ m = 1/|y| sum_t log pi(y_t | x, y_<t); w is chosen, l is rejected""",
         task="hinted_sums",
         parent="dpo",
         min_difference=0.03,
-        runs_matched_by="steps",
+        runs_matched_by="iterations",
         settings=(*STORED_SUMS, "iterations = 6"),
     ),
 )

@@ -30,7 +30,7 @@ SETTINGS: Mapping[str, Sequence[tuple[str, str]]] = {
     "difficulty": (("the std favours the hardest sums", "right"), ("the std favours the easiest sums", "right")),
     "divisors": (("means of microbatches turn the gradient", "of its norm"),),
     "dynamic_sampling": (("dynamic sampling: more in equal iterations", "right"),),
-    "clip_higher": (("a higher upper bound keeps entropy", "nats"), ("a higher upper bound keeps pass@64", "")),
+    "clip_higher": (("a higher bound keeps entropy", "nats"), ("a higher bound keeps pass@64", "")),
     "ladder": (("DAPO's techniques: more in equal iterations", "right"),),
     "clip_fraction": (("GSPO clips far more tokens", "of tokens"),),
     "gspo_regimes": tuple(

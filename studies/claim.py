@@ -30,13 +30,14 @@ from groupwise.evaluation.seed_verdicts import (
     LOOK_LEVEL,
     LOOKS,
     NOT_ENOUGH_RUNS,
+    NOT_SEPARATED,
     Verdict,
     has_little_room,
     verdict,
 )
 from groupwise.evaluation.seeds_to_decide import seeds_in_words, seeds_to_decide
 from studies.judgement import Judgement, judged
-from studies.rates import NOT_SEPARATED, common, left, not_separated
+from studies.rates import common, left, not_separated
 from studies.study import Arm, Estimate, Results, average, points
 
 EARLY = 5

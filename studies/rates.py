@@ -10,10 +10,9 @@ from collections.abc import Iterable, Sequence
 from typing import TypeVar
 
 from groupwise.certificates.effect_plans import best
-from groupwise.evaluation.seed_verdicts import Verdict
+from groupwise.evaluation.seed_verdicts import NOT_SEPARATED, Verdict
 
 T = TypeVar("T")
-NOT_SEPARATED = "rates not separated"
 
 
 def left(choices: Sequence[T], scores: Sequence[float], least: float) -> tuple[T, ...]:

@@ -25,9 +25,9 @@ from groupwise.certificates.effect_plans import (
     path_of,
 )
 from groupwise.certificates.studies import StudyRun
-from groupwise.evaluation.seed_verdicts import LOOK_LEVEL
+from groupwise.evaluation.seed_verdicts import LOOK_LEVEL, NOT_SEPARATED
 from studies.effects import EFFECTS
-from studies.rates import NOT_SEPARATED, in_words, left
+from studies.rates import in_words, left
 from studies.study import LEAST_ACCURACY, Arm, Choice, Estimate, Measured, Results, Study, table
 
 FRESH = range(FIRST_SEED, FIRST_SEED + WHOLE.looks[-1])

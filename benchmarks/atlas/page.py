@@ -60,7 +60,9 @@ These are small models and short runs. *Absent* means absent at this scale; it d
   learns*, as it gains less held-out accuracy than that difference where the interval would say *absent* of an accuracy:
   two methods that learn nothing do not differ; the mechanism *did not act*, or its figure is *not stored*; the parent
   *unlearns*, unless the effect is about this harm; *a best rate* lies *at an edge* of all rates that have run with its
-  settings; runs are *equal*; or the *first models differ* after 20 seeds: one of them alone forbids a verdict by its
+  settings; runs are *equal*; *rates* are *not separated*: the sides chose different ones, the tuning seeds leave one to
+  both, within 0.02 of the best accuracy, and there the difference of the tuning runs turns, or no longer counts, so
+  that the rates may be what differs; or the *first models differ* after 20 seeds: one of them alone forbids a verdict by its
   sign, or, where no effect is shown, the means of two differ by more than the smallest difference that counts and their
   intervals do not overlap.
 - **Learning** is about the trained policy, **mechanism** about the data of its training, such as a share of clipped
@@ -150,6 +152,7 @@ def summary(compared: Compared) -> str:
         unmade = f", {found.count(None)} of them without enough runs" if None in found else ""
         lines.append(f"**{kind.capitalize()}**: of {len(found)} effects {listed}{unmade}.{survivors(kind, compared)}")
     exact = sum(bool(reference_of(method).toy_test) for method in published)
+    lines.append("Ablations and earlier statements count in the corrections, and in no other number here.")
     return "\n".join([*lines, f"**Exact**: {exact} claims are computed by a test.\n"])
 
 
@@ -180,7 +183,7 @@ def decided(compared: Compared, corrections: Corrections) -> list[tuple[str, ...
     found.sort(key=lambda pair: (bool(pair[0].lesson), kinds.index(pair[0].effect.kind)))
     return [
         (link(study.method) + ", ablation" * bool(study.lesson), result(x), f"{claim(study)} ({study.effect.kind})",
-         against(study), figures(x.mean, x.interval), seeds_of(x), corrections.get(study, ""))
+         against(study), differences(x), seeds_of(x), corrections.get(study, ""))
         for study, x in found
     ]  # fmt: skip
 

@@ -36,6 +36,7 @@ from groupwise.certificates.effect_comparisons import (
     compare,
     comparison_of,
     cost_of,
+    differences_at_common_rates,
     gain_of,
     measured_effect,
     values_of,
@@ -45,7 +46,7 @@ from groupwise.certificates.studies import RESULTS, StudyRun, StudyRunResult
 from groupwise.checks.check_method import dry_run
 from groupwise.config.recipe import Recipe
 from groupwise.core import Diverged
-from groupwise.evaluation.seed_verdicts import LOOKS
+from groupwise.evaluation.seed_verdicts import LOOKS, NOT_SEPARATED
 from groupwise.methods import ExpectedEffect, grpo, gspo, murphy, published, reference_of
 
 HOME = Path(__file__).parents[2]
@@ -395,6 +396,29 @@ def test_the_figure_of_a_harm_is_that_of_the_parents_runs(side: str, value: floa
     bare = [tuple(replace(run, metrics={"entropy": run.metrics["entropy"]}) for run in pair) for pair in runs]
     unstored = comparison_of(effect, bare)
     assert unstored is not None and (unstored.verdict, unstored.obstacle) == ("undecided", "acted: not stored")
+
+
+def test_rates_that_tuning_does_not_separate_decide_where_the_difference_holds_at_a_common_one() -> None:
+    """The method takes three times its parent's rate, by less accuracy than tuning separates."""
+    own, parent = sides_of("gspo", EFFECT)
+    skills = {("gspo", 3): 0.9, ("gspo", 1): 0.89, ("grpo", 1): 0.9}
+
+    def skill(run: StudyRun) -> float:
+        return skills.get((run.method, round(rate_of(run.settings) / parent.rate)), 0.5)
+
+    found = {
+        run: ended(run, skill=skill(run), entropy=1.2 if run.method == "gspo" else 1.0) for run in tuned(skill=skill)
+    }
+    assert [round(rate / parent.rate) for rate in own.left(found)] == [3, 1] and len(parent.left(found)) == 1
+    assert differences_at_common_rates("gspo", EFFECT, found) == pytest.approx((0.2,))
+    skills["gspo", 1] = 0.87
+    assert not differences_at_common_rates("gspo", EFFECT, tuned(skill=skill)), "the tuning seeds separate these rates"
+    assert not differences_at_common_rates("gspo", EFFECT, tuned()), "both have the same rate"
+    shown = compare("gspo", EFFECT, results_of([0.3, 0.31, 0.29, 0.3, 0.3]))
+    assert shown is not None and shown.verdict == replace(shown, at_common=(0.2, 0.1)).verdict == "shown"
+    for turned in (-0.2, 0.05, math.nan):
+        undecided = replace(shown, at_common=(0.2, turned))
+        assert (undecided.verdict, undecided.obstacle, undecided.p) == ("undecided", NOT_SEPARATED, 1.0)
 
 
 def test_a_figure_is_stated_with_the_least_value_that_counts() -> None:

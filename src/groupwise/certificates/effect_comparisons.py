@@ -6,7 +6,16 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from groupwise.certificates.effect_plans import AT_EDGE, SKILLS, Results, pair_of, plan_of, sides_of, tuning_metric
+from groupwise.certificates.effect_plans import (
+    AT_EDGE,
+    SKILLS,
+    TUNING_SEEDS,
+    Results,
+    pair_of,
+    plan_of,
+    sides_of,
+    tuning_metric,
+)
 from groupwise.certificates.studies import RESULTS, StudyRunResult, is_stale, read_results
 from groupwise.core import counted
 from groupwise.data import ACCURACY, ACCURACY_GREEDY, EVAL_PAIR_ACCURACY, NO_SIGNAL
@@ -16,6 +25,7 @@ from groupwise.evaluation.seed_verdicts import (
     LITTLE_ROOM,
     LOOK_LEVEL,
     LOOKS,
+    NOT_SEPARATED,
     Verdict,
     corrected_p,
     first_models_differ,
@@ -54,8 +64,9 @@ class EffectComparison:
     held-out accuracy, sampled for greedy and greedy for sampled, `acted_values` the figure of the mechanism, NaN if a
     run did not store it, `parent_gain` how much held-out accuracy the parent gains by training, and `bases` the first
     model of each seed. `cpu_ratio` are the method's CPU seconds by its parent's, at equal tokens where these match the
-    runs. `at_edge`: the best rate of a side lies at an edge of its grid. `stale`: code or model has changed since one
-    of the runs.
+    runs. `at_edge`: the best rate of a side lies at an edge of its grid. `at_common` are the mean differences on the
+    tuning seeds at the rates that are left to both sides, where these chose different ones; NaN without the metric.
+    `stale`: code or model has changed since one of the runs.
     """
 
     expected_effect: ExpectedEffect
@@ -68,6 +79,7 @@ class EffectComparison:
     bases: tuple[int, ...] = ()
     cpu_ratio: float = math.nan
     at_edge: bool = False
+    at_common: tuple[float, ...] = ()
     stale: bool = False
 
     @property
@@ -128,7 +140,14 @@ class EffectComparison:
             return AT_EDGE
         if not any(self.differences):
             return "equal runs"
-        return self._first_models or self._no_absence
+        return self._first_models or self._rates or self._no_absence
+
+    @property
+    def _rates(self) -> str:
+        """Whether the sides' rates may be what differs: at a common rate the difference turns, or counts no more."""
+        sign, least = math.copysign(1, self.mean), self.expected_effect.min_difference
+        is_decided = self._claim in ("shown", "opposite")
+        return NOT_SEPARATED * (is_decided and not all(sign * x >= least for x in self.at_common))
 
     @property
     def _first_models(self) -> str:
@@ -200,20 +219,38 @@ def compare(
     not count: a comparison that may end at any seed would err more often than stated.
     """
     found, at_edge = None, any(side.is_at_edge(results) for side in sides_of(method, effect))
+    at_common = differences_at_common_rates(method, effect, results)
     first = effect.first_seed if first_seed is None else first_seed
     for look in plan_of(effect).looks:
         pairs = [pair_of(method, effect, seed, results) for seed in range(first, first + look)]
         if any(pair is None or not set(pair) <= results.keys() for pair in pairs):
             return found
         runs = [(results[pair[0]], results[pair[1]]) for pair in pairs if pair is not None]
-        found = comparison_of(effect, runs, at_edge)
+        found = comparison_of(effect, runs, at_edge, at_common)
         if found is None or found.verdict != "undecided" or found.obstacle:
             return found
     return found
 
 
+def differences_at_common_rates(method: str, effect: ExpectedEffect, results: Results) -> tuple[float, ...]:
+    """The mean difference on the tuning seeds at each rate that is left to both sides; empty if they chose one rate."""
+    own, parent = sides_of(method, effect)
+    one, other = own.left(results), parent.left(results)
+    if not one or not other or next(iter(one)) == next(iter(other)):
+        return ()
+    found = []
+    for rate in (rate for rate in one if rate in other):
+        pairs = [(own.run(seed, one[rate]), parent.run(seed, other[rate])) for seed in TUNING_SEEDS]
+        values = [values_of(effect, effect.metric, results[a], results[b]) for a, b in pairs]
+        found.append(fmean(a - b for a, b in values))
+    return tuple(found)
+
+
 def comparison_of(
-    effect: ExpectedEffect, runs: list[tuple[StudyRunResult, StudyRunResult]], at_edge: bool = False
+    effect: ExpectedEffect,
+    runs: list[tuple[StudyRunResult, StudyRunResult]],
+    at_edge: bool = False,
+    at_common: tuple[float, ...] = (),
 ) -> EffectComparison | None:
     """The comparison of pairs of runs, of the method and of its parent; None if one lacks the metric."""
     values = [values_of(effect, effect.metric, *pair) for pair in runs]
@@ -235,6 +272,7 @@ def comparison_of(
         bases=tuple(run.trial.base for run, _ in runs),
         cpu_ratio=cost_of(effect, [run for run, _ in runs]) / cost_of(effect, [run for _, run in runs]),
         at_edge=at_edge,
+        at_common=at_common,
         stale=any(is_stale(run) for pair in runs for run in pair),
     )
 

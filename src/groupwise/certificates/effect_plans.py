@@ -30,6 +30,8 @@ RATE = "optimizer.lr = "
 FURTHER = 2
 """How many times a grid is extended at an edge."""
 AT_EDGE = "a best rate at an edge"
+NEAR = 0.02
+"""The least difference of held-out accuracy by which the tuning seeds separate two rates."""
 Results = Mapping[StudyRun, StudyRunResult]
 
 
@@ -91,6 +93,21 @@ class Side:
         """The settings with the largest score, of equal ones those with the smallest rate; None before the grid ran."""
         choices = self.choices(results)
         return best(choices, self.scores(choices, results))
+
+    def left(self, results: Results) -> dict[float, tuple[str, ...]]:
+        """The chosen rate, and those that the tuning seeds do not separate from it, with the best settings of each.
+
+        Empty before the grid ran.
+        """
+        choices = self.choices(results)
+        scores = self.scores(choices, results)
+        if (taken := best(choices, scores)) is None:
+            return {}
+        found = {rate_of(taken): taken}
+        for score, settings in sorted(zip(scores, choices, strict=True), key=lambda pair: -pair[0]):
+            if max(scores) - score < NEAR:
+                found.setdefault(rate_of(settings), settings)
+        return found
 
     def is_at_edge(self, results: Results) -> bool:
         """Whether the best rate lies at an edge of the rates that have run on the tuning seeds, as far as is known.

@@ -26,6 +26,7 @@ double, they err in 5.6 % by simulation, and in 11 % without the bound.
 LOOK_LEVEL = 1 - LOOK_P
 """The level of every interval of a comparison that may end at each of three looks."""
 NOT_ENOUGH_RUNS, LITTLE_ROOM, FIRST_MODELS_DIFFER = "not enough runs", "little room", "first models differ"
+NOT_SEPARATED = "rates not separated"
 ROOM = 2
 """How many times the smallest difference that counts a metric must be able to move for *absent*.
 

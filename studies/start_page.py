@@ -61,6 +61,7 @@ OF_CLAIMS = {
     "long-noisy-wide": ("GSPO ends higher: noisy, 300 tokens, wide", "right", GSPO),
     "tailed-noisy": ("GSPO ends higher: noisy, 250 tokens, learnable", "right", GSPO),
     "tailed-noisy-paper": ("GSPO ends higher: the same, paper's bounds", "right", GSPO),
+    "tailed-noisy-open": ("GSPO ends higher: the same, GRPO unclipped", "right", GSPO),
     **{f"engine-{n}-bits": (f"engine's log-probs suffice: {n} bits", "right", GSPO) for n in (8, 6, 5, 4)},
     "admission": ("a mixture's ratios spread more", "log-ratio", GSPO),
     "sparse-mixture": ("GSPO ends higher: mixture, 2 experts", "right", GSPO),

@@ -15,7 +15,9 @@ best of four rates, and GSPO its best of three bounds: of its paper, ten and a h
 to be higher; a difference below 0.03 does not count. Answers have to have 200 tokens on average.
 
 A second claim, with the bounds of the paper alone, was added when the first was shown, and before its own fresh runs:
-whether it is the ratio of a sequence that helps, or bounds that fit its spread.
+whether it is the ratio of a sequence that helps, or bounds that fit its spread. So was a third one, for the same reason
+on the other side: GRPO has the bounds of its paper above, which that noise hits most. Here it has ones that let through
+nearly every ratio; the exact study has GRPO keep 0.37 of the signal without bounds, and 0.22 with them.
 
 Pilots on seed 99 came before this statement, and do not count: without noise GRPO at 1e-4 went from 0.16 to 0.55, with
 noise from 0.15 to 0.39, and GSPO with the bounds of its paper at 3e-4 from 0.18 to between 0.42 and 0.56.
@@ -54,6 +56,12 @@ OPERANDS, SHOWN = 5, 0.15
 DEMONSTRATIONS, STEPS, PER_STEP = 1024, 300, 8
 SIGN, SIGNS, LIMIT = "=", 260, 256
 """The sign of a filler, how many of them a demonstration has, and the tokens that an answer may have."""
+OPEN = (
+    "method.objective.penalties = []",
+    "method.objective.surrogate.low = 0.99",
+    "method.objective.surrogate.high = 99.0",
+)
+"""Bounds of GRPO that let through nearly every ratio."""
 BASE = ("task = studies/tailed_sums", "held_out = studies/tailed_sums/test.jsonl",
         'verifier = {kind = "Regex", match_whole_text = true}',
         "model = @tailed", f"iterations = {LAST}", "prompts = 16", "method.group_size = 8",
@@ -110,12 +118,14 @@ def arm(label: str, method: str, settings: tuple[str, ...] = ()) -> Arm:
     return Arm(label=label, method=method, task="calculator", settings=(*BASE, *settings))
 
 
-def claim(name: str, text: str, bounds: tuple[tuple[str, ...], ...]) -> Claim:
-    """GSPO with the best of some bounds, minus GRPO."""
+def claim(
+    name: str, text: str, bounds: tuple[tuple[str, ...], ...], of_grpo: tuple[str, ...] = BOUNDS["grpo"]
+) -> Claim:
+    """GSPO with the best of some bounds, minus GRPO with its own."""
     return Claim(
         name=name,
         text=text,
-        sides=(arm("GSPO", "gspo"), arm("GRPO", "grpo", BOUNDS["grpo"])),
+        sides=(arm("GSPO", "gspo"), arm("GRPO", "grpo", of_grpo)),
         bounds=bounds,
         rates=RATES,
         metric=RIGHT,
@@ -136,6 +146,12 @@ CLAIMS = (
         (BOUNDS["gspo"], WIDER, WIDEST),
     ),
     claim("tailed-noisy-paper", "the same with the bounds of GSPO's paper", (BOUNDS["gspo"],)),
+    claim(
+        "tailed-noisy-open",
+        "the same as the first, against GRPO with bounds that let through nearly every ratio",
+        (BOUNDS["gspo"], WIDER, WIDEST),
+        OPEN,
+    ),
 )
 
 

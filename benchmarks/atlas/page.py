@@ -62,9 +62,9 @@ These are small models and short runs. *Absent* means absent at this scale; it d
   *unlearns*, unless the effect is about this harm; *a best rate* lies *at an edge* of all rates that have run with its
   settings; runs are *equal*; *rates* are *not separated*: the sides chose different ones, the tuning seeds leave one to
   both, within 0.02 of the best accuracy, and there the difference of the tuning runs turns, or no longer counts, so
-  that the rates may be what differs; or the *first models differ* after 20 seeds: one of them alone forbids a verdict by its
-  sign, or, where no effect is shown, the means of two differ by more than the smallest difference that counts and their
-  intervals do not overlap.
+  that the rates may be what differs; or the *first models differ* after 20 seeds: one of them alone forbids a verdict
+  by its sign, or, where no effect is shown, the means of two differ by more than the smallest difference that counts
+  and their intervals do not overlap.
 - **Learning** is about the trained policy, **mechanism** about the data of its training, such as a share of clipped
   tokens, or about a reward that the method has and its parent has not, which rises by construction. A mechanism that
   acts is no evidence of learning, so only *learning* counts above. **Exact**: a test computes the claim on a small

@@ -23,6 +23,10 @@ best rates (studies/noisy_logprobs.py). Signal kept is not yet learning: if thes
 does not predict training here.
 """
 
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from groupwise.config.recipe import Recipe
 from studies.claim import Claim
 from studies.clip_fraction import BOUNDS
 from studies.engine_logprobs import EXACT
@@ -48,27 +52,35 @@ def arm(label: str, method: str, bounds: tuple[str, ...]) -> Arm:
     return Arm(label=label, method=method, task="calculator", settings=(*BASE, *bounds))
 
 
-def claim(name: str, text: str, gspo: Arm) -> Claim:
-    """GSPO minus GRPO."""
+def claim(
+    name: str,
+    text: str,
+    sides: tuple[Arm, Arm],
+    bases: Mapping[str, Callable[[int, Path], Recipe]],
+    bounds: tuple[tuple[str, ...], ...] = ((),),
+) -> Claim:
+    """GSPO minus GRPO on long answers that start from some bases, with the best of some bounds of GSPO."""
     return Claim(
         name=name,
         text=text,
-        sides=(gspo, arm("GRPO", "grpo", BOUNDS["grpo"])),
+        sides=sides,
+        bounds=bounds,
         rates=RATES,
         metric=RIGHT,
         first=LAST - OVER + 1,
         last=LAST,
         least=0.03,
         beside=(LENGTH, CUT),
-        bases=BASES,
+        bases=bases,
         use=("studies/noisy_engine.py",),
         acted=(LENGTH, 200.0),
     )
 
 
+GRPO = arm("GRPO", "grpo", BOUNDS["grpo"])
 CLAIMS = (
     claim("long-noisy", "with answers of over 200 tokens and noisy old log-probs GSPO learns more than GRPO",
-          arm("GSPO", "gspo", BOUNDS["gspo"])),
+          (arm("GSPO", "gspo", BOUNDS["gspo"]), GRPO), BASES),
     claim("long-noisy-wide", "the same with bounds of GSPO a hundred times as wide",
-          arm("GSPO, wide", "gspo", WIDE)),
+          (arm("GSPO, wide", "gspo", WIDE), GRPO), BASES),
 )  # fmt: skip

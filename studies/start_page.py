@@ -70,8 +70,6 @@ OF_CLAIMS = {
 """The label of each claim of docs/studies/claims.md, the unit of its difference, and its paper."""
 MECHANISMS = ("admission",)
 """The claims of that page that are about a mechanism."""
-OTHER_BOUNDS = ("tailed-noisy", "tailed-noisy-paper")
-"""Claims of that page without a row: the tuning seeds choose other bounds in their regime."""
 EQUAL = tuple(name for name in OF_CLAIMS if name.startswith("engine-"))
 """The claims of that page that there is no difference: *absent* is what the paper says."""
 

@@ -40,14 +40,11 @@ from groupwise.models import find_model
 from groupwise.tasks.calculator import solve
 from groupwise.tasks.hinted_sums import RIGHT_GUESSES
 from groupwise.tasks.sums import near, random_problem, steps_of
-from studies.claim import Claim
 from studies.clip_fraction import BOUNDS
 from studies.engine_logprobs import EXACT
 from studies.gspo_regimes import WIDER, WIDEST
-from studies.long_answers import CUT, LAST, LENGTH, OVER
+from studies.long_answers import LAST, claim
 from studies.long_sums import rows, with_positions
-from studies.noisy_logprobs import RATES
-from studies.stable_rates import RIGHT
 from studies.study import Arm
 
 FOLDER = Path(__file__).with_name("tailed_sums")
@@ -118,41 +115,16 @@ def arm(label: str, method: str, settings: tuple[str, ...] = ()) -> Arm:
     return Arm(label=label, method=method, task="calculator", settings=(*BASE, *settings))
 
 
-def claim(
-    name: str, text: str, bounds: tuple[tuple[str, ...], ...], of_grpo: tuple[str, ...] = BOUNDS["grpo"]
-) -> Claim:
-    """GSPO with the best of some bounds, minus GRPO with its own."""
-    return Claim(
-        name=name,
-        text=text,
-        sides=(arm("GSPO", "gspo"), arm("GRPO", "grpo", of_grpo)),
-        bounds=bounds,
-        rates=RATES,
-        metric=RIGHT,
-        first=LAST - OVER + 1,
-        last=LAST,
-        least=0.03,
-        beside=(LENGTH, CUT),
-        bases=BASES,
-        use=("studies/noisy_engine.py",),
-        acted=(LENGTH, 200.0),
-    )
-
-
+GSPO, GRPO = arm("GSPO", "gspo"), arm("GRPO", "grpo", BOUNDS["grpo"])
+ALL_BOUNDS = (BOUNDS["gspo"], WIDER, WIDEST)
 CLAIMS = (
-    claim(
-        "tailed-noisy",
-        "with answers of 250 tokens that can be learned and noisy old log-probs GSPO learns more than GRPO",
-        (BOUNDS["gspo"], WIDER, WIDEST),
-    ),
-    claim("tailed-noisy-paper", "the same with the bounds of GSPO's paper", (BOUNDS["gspo"],)),
-    claim(
-        "tailed-noisy-open",
-        "the same as the first, against GRPO with bounds that let through nearly every ratio",
-        (BOUNDS["gspo"], WIDER, WIDEST),
-        OPEN,
-    ),
-)
+    claim("tailed-noisy",
+          "with answers of 250 tokens that can be learned and noisy old log-probs GSPO learns more than GRPO",
+          (GSPO, GRPO), BASES, ALL_BOUNDS),
+    claim("tailed-noisy-paper", "the same with the bounds of GSPO's paper", (GSPO, GRPO), BASES, (BOUNDS["gspo"],)),
+    claim("tailed-noisy-open", "the same as the first, against GRPO with bounds that let through nearly every ratio",
+          (GSPO, arm("GRPO", "grpo", OPEN)), BASES, ALL_BOUNDS),
+)  # fmt: skip
 
 
 if __name__ == "__main__":

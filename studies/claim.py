@@ -19,7 +19,17 @@ from itertools import islice
 from pathlib import Path
 
 from groupwise.certificates.effect_comparisons import is_share
-from groupwise.certificates.effect_plans import AT_EDGE, FIRST_SEED, TUNING_SEEDS, WHOLE, best, extended, is_at_edge
+from groupwise.certificates.effect_plans import (
+    AT_EDGE,
+    FIRST_SEED,
+    TUNING_SEEDS,
+    WHOLE,
+    best,
+    common,
+    extended,
+    is_at_edge,
+    left,
+)
 from groupwise.certificates.studies import StudyRun, StudyRunResult
 from groupwise.config.recipe import Recipe
 from groupwise.core import counted
@@ -37,7 +47,7 @@ from groupwise.evaluation.seed_verdicts import (
 )
 from groupwise.evaluation.seeds_to_decide import seeds_in_words, seeds_to_decide
 from studies.judgement import Judgement, judged
-from studies.rates import common, left, not_separated
+from studies.rates import not_separated
 from studies.study import Arm, Estimate, Results, average, points
 
 EARLY = 5

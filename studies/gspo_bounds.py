@@ -7,8 +7,9 @@ each at its own best rate; ties go to the paper's. The other bounds stay in the 
 import math
 from collections.abc import Mapping, Sequence
 
+from groupwise.certificates.effect_plans import left
 from studies.clip_fraction import REWARD
-from studies.rates import in_words, left
+from studies.rates import in_words
 from studies.study import LEAST_ACCURACY, Choice, Measured, table
 
 CHOICE = Choice(REWARD, 10)

@@ -7,34 +7,8 @@ the verdicts agree.
 """
 
 from collections.abc import Iterable, Sequence
-from typing import TypeVar
 
-from groupwise.certificates.effect_plans import best
 from groupwise.evaluation.seed_verdicts import NOT_SEPARATED, Verdict
-
-T = TypeVar("T")
-
-
-def left(choices: Sequence[T], scores: Sequence[float], least: float) -> tuple[T, ...]:
-    """The best choice, then the others whose score is less than `least` below its own; none while a score is missing.
-
-    >>> left((1e-4, 3e-4, 1e-3), (0.50, 0.51, 0.2), 0.02), left((1e-4, 3e-4), (0.5, float("nan")), 0.02)
-    ((0.0003, 0.0001), ())
-    """
-    taken = best(choices, scores)
-    if taken is None:
-        return ()
-    near = (x for x, score in zip(choices, scores, strict=True) if max(scores) - score < least)
-    return (taken, *(x for x in near if x != taken))
-
-
-def common(one: Sequence[T], other: Sequence[T]) -> list[T]:
-    """The rates that are left to both sides, where these take different ones.
-
-    >>> common((3e-4, 1e-4), (1e-4,)), common((3e-4, 1e-4), (3e-4,)), common((3e-4,), (1e-4,))
-    ([0.0001], [], [])
-    """
-    return [] if one[:1] == other[:1] else [rate for rate in one if rate in other]
 
 
 def in_words(rates: Sequence[float]) -> str:

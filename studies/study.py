@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from groupwise.certificates.effect_comparisons import is_share
-from groupwise.certificates.effect_plans import AT_EDGE, TUNING_SEEDS, WHOLE
+from groupwise.certificates.effect_plans import AT_EDGE, TUNING_SEEDS, WHOLE, common
 from groupwise.certificates.studies import StudyRun, StudyRunResult, is_stale
 from groupwise.config.recipe import Recipe
 from groupwise.evaluation.interval import LEVEL, mean_interval, mean_p
@@ -30,7 +30,7 @@ from groupwise.evaluation.seed_verdicts import (
     has_little_room,
     verdict,
 )
-from studies.rates import common, not_separated
+from studies.rates import not_separated
 
 SEEDS = range(5)
 """The seeds of each study, fixed before any run."""

@@ -21,13 +21,14 @@ from groupwise.certificates.effect_plans import (
     best,
     extended,
     is_at_edge,
+    left,
     merged,
     path_of,
 )
 from groupwise.certificates.studies import StudyRun
 from groupwise.evaluation.seed_verdicts import LOOK_LEVEL, NOT_SEPARATED
 from studies.effects import EFFECTS
-from studies.rates import in_words, left
+from studies.rates import in_words
 from studies.study import LEAST_ACCURACY, Arm, Choice, Estimate, Measured, Results, Study, table
 
 FRESH = range(FIRST_SEED, FIRST_SEED + WHOLE.looks[-1])

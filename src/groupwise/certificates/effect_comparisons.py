@@ -11,6 +11,7 @@ from groupwise.certificates.effect_plans import (
     SKILLS,
     TUNING_SEEDS,
     Results,
+    common,
     pair_of,
     plan_of,
     sides_of,
@@ -236,10 +237,8 @@ def differences_at_common_rates(method: str, effect: ExpectedEffect, results: Re
     """The mean difference on the tuning seeds at each rate that is left to both sides; empty if they chose one rate."""
     own, parent = sides_of(method, effect)
     one, other = own.left(results), parent.left(results)
-    if not one or not other or next(iter(one)) == next(iter(other)):
-        return ()
     found = []
-    for rate in (rate for rate in one if rate in other):
+    for rate in common(tuple(one), tuple(other)):
         pairs = [(own.run(seed, one[rate]), parent.run(seed, other[rate])) for seed in TUNING_SEEDS]
         values = [values_of(effect, effect.metric, results[a], results[b]) for a, b in pairs]
         found.append(fmean(a - b for a, b in values))

@@ -100,13 +100,11 @@ class Side:
         Empty before the grid ran.
         """
         choices = self.choices(results)
-        scores = self.scores(choices, results)
-        if (taken := best(choices, scores)) is None:
-            return {}
-        found = {rate_of(taken): taken}
-        for score, settings in sorted(zip(scores, choices, strict=True), key=lambda pair: -pair[0]):
-            if max(scores) - score < NEAR:
-                found.setdefault(rate_of(settings), settings)
+        scores = dict(zip(choices, self.scores(choices, results), strict=True))
+        near = sorted(left(choices, list(scores.values()), NEAR), key=lambda settings: -scores[settings])
+        found: dict[float, tuple[str, ...]] = {}
+        for settings in near:
+            found.setdefault(rate_of(settings), settings)
         return found
 
     def is_at_edge(self, results: Results) -> bool:
@@ -188,6 +186,28 @@ def best(choices: Sequence[T], scores: Sequence[float]) -> T | None:
     ('1e-4', None)
     """
     return None if any(map(math.isnan, scores)) else choices[scores.index(max(scores))]
+
+
+def left(choices: Sequence[T], scores: Sequence[float], least: float) -> tuple[T, ...]:
+    """The best choice, then the others whose score is less than `least` below its own; none while a score is missing.
+
+    >>> left((1e-4, 3e-4, 1e-3), (0.50, 0.51, 0.2), 0.02), left((1e-4, 3e-4), (0.5, float("nan")), 0.02)
+    ((0.0003, 0.0001), ())
+    """
+    taken = best(choices, scores)
+    if taken is None:
+        return ()
+    near = (x for x, score in zip(choices, scores, strict=True) if max(scores) - score < least)
+    return (taken, *(x for x in near if x != taken))
+
+
+def common(one: Sequence[T], other: Sequence[T]) -> list[T]:
+    """The rates that are left to both sides, where these take different ones.
+
+    >>> common((3e-4, 1e-4), (1e-4,)), common((3e-4, 1e-4), (3e-4,)), common((3e-4,), (1e-4,))
+    ([0.0001], [], [])
+    """
+    return [] if one[:1] == other[:1] else [rate for rate in one if rate in other]
 
 
 @cache
